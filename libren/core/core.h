@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/core/core.h - what the rest of libren may ask of a runtime.
+ *
+ * Purpose   host_api/ calls the first half after it has checked its arguments; train/ posts its
+ * steps and inferences through the second half, as "work": a job whose commands are issued by a
+ *           function of ours on the submitter.
+ * Threads   as the public calls say; `issue` runs on the submitter, `finish` and notifications on a
+ *           completion thread.
+ * Lifetime  a ren__work is borrowed from its post until `finish` has returned.
+ */
+#ifndef REN_CORE_H
+#define REN_CORE_H
+
+#include "../../host_api/ren.h"
+#include "../../memory/host.h"
+#include "../device/device.h"
+
+/* ------------------------------------------------------------------ errors and log */
+
+/* Fill *err (may be NULL) and return `status`. The text is printf-like and cut at the buffer. */
+ren_status ren__error_set(ren_error *err, ren_status status, int32_t backend_code, const char *file,
+                          int32_t line, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+#define REN__FAIL(err, status, ...)                                                                \
+    ren__error_set((err), (status), 0, __FILE__, __LINE__, __VA_ARGS__)
+
+void ren__runtime_log(ren_runtime *rt, ren_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ------------------------------------------------------------------ what train/ needs to know */
+
+const ren__host_allocator *ren__runtime_allocator(ren_runtime *rt);
+const ren__device_api *ren__runtime_api(ren_runtime *rt);
+ren__device *ren__runtime_device(ren_runtime *rt);
+const ren__device_caps *ren__runtime_caps(ren_runtime *rt);
+const ren_runtime_config *ren__runtime_config_of(ren_runtime *rt); /* defaults filled in */
+uint32_t ren__runtime_lane(ren_runtime *rt, ren_stream stream);    /* the lane that runs a stream */
+uint32_t ren__runtime_lanes(ren_runtime *rt);
+
+/* Models and producers count as children: destroy answers REN_ERR_BUSY while one lives. Retain
+ * fails with REN_ERR_CLOSED, REN_ERR_FORKED or REN_ERR_DEVICE_LOST. */
+ren_status ren__runtime_retain(ren_runtime *rt);
+void ren__runtime_release(ren_runtime *rt);
+
+/* REN_OK, or REN_ERR_FORKED / REN_ERR_REENTRANT: the first check of calls that block. */
+ren_status ren__runtime_check_blocking(ren_runtime *rt);
+
+/* Long-lived device memory (parameters, activations), from the pool, growing it as needed. Zeroed
+ * is NOT promised. Free: the caller knows that no command uses it any more. Slow calls. */
+typedef struct ren__region {
+    void *ptr;
+    uint64_t bytes;
+    uint32_t index; /* the pool's */
+} ren__region;
+ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out);
+void ren__region_free(ren_runtime *rt, ren__region *region); /* zeroed is fine */
+
+/* ------------------------------------------------------------------ work */
+
+typedef struct ren__submit ren__submit; /* the submitter's view during one `issue` */
+
+typedef struct ren__work {
+    /* Enqueue everything. The job completes when its stream's lane reaches the point where issue
+     * returned. An error means a device call failed: the job completes with it. */
+    ren_status (*issue)(void *self, ren__submit *s);
+    /* The work is done (or was never issued, or failed: c->status says so). May fill c->step,
+     * c->err's text and c->weight_version. Runs once, before the host's callback, also for jobs
+     * never issued. */
+    void (*finish)(void *self, ren_completion *c);
+    void *self;
+    ren_stream stream;               /* on whose timeline it completes */
+    uint32_t need[REN_STREAM_COUNT]; /* commands that issue enqueues, by stream: the submitter holds
+                                        the work back until the lanes have room for all */
+    ren_priority priority;
+    ren_job wait; /* {0}, or a job that must be done first */
+} ren__work;
+
+/* As ren_post, with `work` in place of a descriptor's payload. */
+ren_status ren__work_post(ren_runtime *rt, const ren__work *work, ren_done_fn done, void *user,
+                          ren_deliver deliver, uint32_t channel, ren_job *out_job);
+
+/* Inside issue. */
+const ren__device_api *ren__submit_api(ren__submit *s);
+ren__device *ren__submit_device(ren__submit *s);
+uint32_t ren__submit_lane(ren__submit *s, ren_stream stream);
+void ren__submit_count_events(ren__submit *s, uint32_t recorded,
+                              uint32_t waited); /* for the stats */
+void ren__submit_count_step(ren__submit *s, ren_path path);
+/* Call fn(user) once on `stream`'s completion thread when the lane has completed everything
+ * enqueued on it so far (status REN_OK), or on a fault or abort (the error). At most 4 a work. */
+void ren__submit_notify(ren__submit *s, ren_stream stream,
+                        void (*fn)(void *user, ren_status status), void *user);
+
+/* ------------------------------------------------------------------ the public calls, arguments
+ * checked */
+
+ren_status ren__runtime_create(const ren_runtime_config *config, ren_runtime **out, ren_error *err);
+ren_status ren__runtime_close(ren_runtime *rt);
+ren_status ren__runtime_drain(ren_runtime *rt, uint64_t timeout_ns);
+ren_status ren__runtime_abort(ren_runtime *rt);
+ren_status ren__runtime_destroy(ren_runtime *rt);
+ren_status ren__runtime_shutdown(ren_runtime *rt, uint64_t timeout_ns);
+ren_status ren__runtime_status(ren_runtime *rt, ren_error *err);
+const char *ren__runtime_device_name(ren_runtime *rt);
+ren_device_kind ren__runtime_device_kind(ren_runtime *rt);
+void ren__runtime_stats(ren_runtime *rt, ren_stats *out);
+ren_status ren__runtime_tick(ren_runtime *rt, uint32_t max_jobs, uint32_t *out_issued);
+uint64_t ren__now_ns(void);
+
+/* desc has passed the checks that need no runtime (enums, counts, NULL pointers). */
+ren_status ren__post(ren_runtime *rt, const ren_job_desc *desc, ren_job *out_job);
+ren_status ren__producer_register(ren_runtime *rt, ren_producer **out);
+ren_status ren__producer_post(ren_producer *producer, const ren_job_desc *desc, ren_job *out_job);
+ren_status ren__producer_release(ren_producer *producer);
+ren_status ren__wait(ren_runtime *rt, ren_job job, uint64_t timeout_ns);
+ren_status ren__cancel(ren_runtime *rt, ren_job job);
+ren_status ren__job_status(ren_runtime *rt, ren_job job);
+ren_status ren__pump(ren_runtime *rt, uint32_t channel, uint32_t max_callbacks, uint64_t budget_ns,
+                     uint32_t *out_delivered);
+ren_status ren__wait_any(ren_runtime *rt, uint64_t timeout_ns);
+ren_status ren__wake(ren_runtime *rt);
+ren_status ren__timeline_value(ren_runtime *rt, ren_stream stream, uint64_t *out_value);
+ren_status ren__timeline_wait(ren_runtime *rt, ren_stream stream, uint64_t value,
+                              uint64_t timeout_ns);
+ren_status ren__buffer_alloc(ren_runtime *rt, ren_stream stream, uint64_t bytes, ren_buffer *out);
+ren_status ren__buffer_free(ren_runtime *rt, ren_buffer buffer);
+ren_status ren__memory_reserve(ren_runtime *rt, uint64_t bytes);
+
+#endif

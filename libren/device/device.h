@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/device.h - the one table through which everything else sees a device.
+ *
+ * Purpose   A device is five lanes (ordered queues), events that order lanes, plain memory, copies,
+ *           resolved operations and graphs. `cpu` is linked in; `cuda` is a module opened at run
+ * time. Both fill a `ren__device_api`; core, graph, ops and train call nothing else of a device.
+ * Module    A module exports one symbol, `ren__device_module_open`, has no undefined `ren_` symbol,
+ * and reaches libren only through `ren__host_services`. Lanes     A lane is a physical ordered
+ * queue, 0..lanes-1; the core maps the five streams to lanes. Commands of one lane run in the order
+ * enqueued; lanes run at the same time. Threads   Enqueueing calls (copy, fill, call, op_launch,
+ * event_record, event_wait, graph_*): the submitter only.  event_sync: one waiter per lane, at the
+ * same time as everything else. mem_*, host_*, event_create/destroy, op_create/destroy: any thread,
+ * serialised inside. No enqueueing call waits for the device; the caller keeps within
+ * caps.lane_commands. Events    An event holds the point of its latest record. event_wait orders
+ * the lane behind the latest record enqueued before the wait (CUDA's rule); waiting for a never
+ * recorded event is no wait. The caller re-records an event only when its last point has completed
+ * or when everyone who must wait for the older point has enqueued that wait already. Faults    A
+ * call returns REN_OK or an error; REN_ERR_DEVICE_LOST is sticky: from then on every call returns
+ * it at once, event_sync included, and close still works. Order of destruction   ops and graphs
+ * before memory before close; the lanes must be idle or lost.
+ */
+#ifndef REN_DEVICE_H
+#define REN_DEVICE_H
+
+#include "../../host_api/ren.h"
+
+#define REN__DEVICE_ABI 1u
+#define REN__LANES      5u   /* most lanes of a device */
+#define REN__OPERANDS   12u  /* most operands of an operation */
+#define REN__ALIGN      256u /* of every device address, in bytes */
+
+/* ------------------------------------------------------------------ what the core lends */
+
+typedef struct ren__host_services {
+    uint32_t struct_size;
+    uint32_t abi;
+    void *user;
+    void *(*alloc)(void *user, size_t bytes, size_t align); /* create and destroy calls only */
+    void (*free)(void *user, void *ptr, size_t bytes);
+    void (*log)(void *user, ren_log_level level, const char *text); /* any thread */
+    /* Starts a named thread; REN_ERR_THREAD if it cannot. join returns when entry has returned. */
+    ren_status (*thread_start)(void *user, const char *name, void (*entry)(void *), void *arg,
+                               void **out);
+    void (*thread_join)(void *user, void *thread);
+} ren__host_services;
+
+typedef struct ren__device_config {
+    uint32_t struct_size;
+    uint32_t device_index;
+    uint32_t lanes;       /* 1..REN__LANES */
+    uint32_t cpu_threads; /* threads of a large operation, at least 1 */
+    uint32_t deterministic;
+    uint64_t seed;               /* ren_test_seed: schedule of the CPU lanes; 0 = free running */
+    uint64_t memory_limit_bytes; /* 0 = none */
+    void *cuda_context;
+    int32_t cuda_stream_priority;
+} ren__device_config;
+
+typedef struct ren__device_caps {
+    uint32_t struct_size;
+    char name[128];             /* for people */
+    uint32_t lane_commands;     /* commands one lane may hold before enqueueing could block */
+    uint32_t host_reads_device; /* 1 = host code may dereference device addresses (CPU device) */
+    uint32_t
+        pageable_copies; /* 1 = copy() takes any host memory without waiting; 0 = pinned only */
+    uint32_t conv_weights_ohwi; /* layout of convolution weights in device memory: 0 OIHW, 1 OHWI */
+    uint32_t graphs;            /* 1 = graph_* work */
+    uint64_t memory_bytes;      /* of the device */
+} ren__device_caps;
+
+/* ------------------------------------------------------------------ operations */
+
+/* A tensor in device memory: dense, row-major, NHWC for rank 4. rank 0 = operand absent. */
+typedef struct ren__tensor_desc {
+    ren_dtype dtype;
+    uint32_t rank;
+    int64_t dims[REN_MAX_RANK];
+} ren__tensor_desc;
+
+typedef enum ren__activation {
+    REN__ACT_RELU = 0,
+    REN__ACT_LEAKY_RELU,
+    REN__ACT_TANH,
+    REN__ACT_SIGMOID,
+    REN__ACT_SILU,
+    REN__ACT_GELU_ERF,
+    REN__ACT_GELU_TANH
+} ren__activation;
+
+/* Operation kinds. The operand order is part of the contract: inputs, then ">", then outputs; "?"
+ * may be absent (rank 0, NULL pointer). The formulas are those of ren.h. f32 unless said otherwise.
+ */
+typedef enum ren__op_kind {
+    REN__OP_NONE = 0,
+    REN__OP_LINEAR_FWD,        /* 0 x[N,I] 1 w[O,I] 2 b[O]?         > 3 y[N,O] */
+    REN__OP_LINEAR_BWD_DATA,   /* 0 dy[N,O] 1 w[O,I]                > 2 dx[N,I] */
+    REN__OP_LINEAR_BWD_WEIGHT, /* 0 dy[N,O] 1 x[N,I]                > 2 dw[O,I] */
+    REN__OP_BIAS_GRAD,         /* 0 dy[..,C]                        > 1 db[C]   sum over all rows */
+    REN__OP_CONV_FWD,          /* 0 x[N,H,W,C] 1 w (OIHW dims) 2 b[O]? > 3 y */
+    REN__OP_CONV_BWD_DATA,     /* 0 dy 1 w                          > 2 dx */
+    REN__OP_CONV_BWD_WEIGHT,   /* 0 dy 1 x                          > 2 dw */
+    REN__OP_MAX_POOL_FWD,      /* 0 x                               > 1 y 2 saved? (training: op's
+                                  saved_bytes) */
+    REN__OP_MAX_POOL_BWD,      /* 0 dy 1 x 2 y 3 saved              > 4 dx */
+    REN__OP_AVG_POOL_FWD,      /* 0 x                               > 1 y */
+    REN__OP_AVG_POOL_BWD,      /* 0 dy                              > 1 dx */
+    REN__OP_GLOBAL_AVG_FWD,    /* 0 x[N,H,W,C]                      > 1 y[N,C] */
+    REN__OP_GLOBAL_AVG_BWD,    /* 0 dy[N,C]                         > 1 dx[N,H,W,C] */
+    REN__OP_BATCH_NORM_TRAIN,  /* 0 x 1 weight[C] 2 bias[C] 3 rmean[C] 4 rvar[C] > 5 y 6 mean[C] 7
+                                  rstd[C]  8 new_rmean[C] 9 new_rvar[C]   (3 and 8, 4 and 9 may be the
+                                  same memory) */
+    REN__OP_BATCH_NORM_BWD,    /* 0 dy 1 x 2 weight 3 mean 4 rstd   > 5 dx 6 dweight 7 dbias */
+    REN__OP_BATCH_NORM_EVAL,   /* 0 x 1 weight 2 bias 3 rmean 4 rvar > 5 y */
+    REN__OP_ACT_FWD,     /* 0 x                               > 1 y   (may be in place for RELU) */
+    REN__OP_ACT_BWD,     /* 0 dy 1 x 2 y                      > 3 dx  (RELU reads y only) */
+    REN__OP_DROPOUT_FWD, /* 0 x 1 control                     > 2 y   mask from (seed, layer, step,
+                            element) */
+    REN__OP_DROPOUT_BWD, /* 0 dy 1 control                    > 2 dx */
+    REN__OP_ADD,         /* 0 a 1 b                           > 2 y   (2 may be 0 or 1) */
+    REN__OP_CONCAT,    /* 0..n-1 x_i[..,C_i]                > 11 y[..,sum C_i]   count in params */
+    REN__OP_SPLIT,     /* 0 x[..,sum C_i]                   > 1..n y_i[..,C_i]   count in params */
+    REN__OP_XENT_FWD,  /* 0 logits[N,C] 1 labels i32[N]     > 2 loss[1] 3 prob[N,C] */
+    REN__OP_XENT_BWD,  /* 0 prob[N,C] 1 labels 2 control    > 3 dlogits[N,C]   times loss_scale / N
+                        */
+    REN__OP_MSE_FWD,   /* 0 x 1 target                      > 2 loss[1] */
+    REN__OP_MSE_BWD,   /* 0 x 1 target 2 control            > 3 dx */
+    REN__OP_HUBER_FWD, /* 0 x 1 target                      > 2 loss[1] */
+    REN__OP_HUBER_BWD, /* 0 x 1 target 2 control            > 3 dx */
+    REN__OP_CHECK,     /* 0 grads[n] 1 control              > 2 state   found_inf and grad_norm */
+    REN__OP_ADVANCE,   /* 0 control                         > 1 state   counts the step, unless
+                          skipped;   adjusts loss_scale */
+    REN__OP_SGD,       /* 0 g[n] 1 control 2 state          > 3 p[n] 4 velocity[n]  (in place) */
+    REN__OP_ADAM,      /* 0 g[n] 1 control 2 state          > 3 p[n] 4 m[n] 5 v[n]  (in place) */
+    REN__OP_ADAMW,     /* as ADAM */
+    REN__OP_LARS, /* 0 g[n] 1 control 2 state          > 3 p[n] 4 velocity[n]  one tensor a call */
+    REN__OP_EMA,  /* 0 p[n] 1 control 2 state          > 3 average[n]          (in place) */
+    REN__OP_CAST, /* 0 x[n] dtype A                    > 1 y[n] dtype B */
+    REN__OP_KINDS
+} ren__op_kind;
+
+/* Per-step values, one copy in device memory per step under way; written by the host into pinned
+ * memory and copied on TRANS. Offsets are part of the device ABI. */
+typedef struct ren__control {
+    uint64_t step; /* index of the posted step, from 1 */
+    uint64_t seed; /* of dropout */
+    float learning_rate;
+    float momentum;
+    float beta1;
+    float beta2;
+    float eps;
+    float weight_decay;
+    float lars_eta;
+    float clip_norm;
+    float ema_decay;
+    float grad_divisor; /* gradients are divided by this (batch sums, accumulation); 1 */
+    uint32_t nesterov;
+    uint32_t reserved[5];
+} ren__control;
+
+/* What the device itself carries from step to step; lives in device memory, zeroed at creation
+ * except loss_scale. */
+typedef struct ren__state {
+    uint64_t applied;    /* updates applied; Adam's t is this after ADVANCE */
+    uint32_t found_inf;  /* this step's gradients held inf or NaN: optimizers change nothing */
+    uint32_t good_steps; /* since the last skip or growth */
+    float loss_scale;
+    float grad_norm; /* of the unscaled gradients; 0 when CHECK is not in the plan */
+    float loss;      /* copied here for the host's sake by the plan's last task */
+    uint32_t skipped_total;
+    uint32_t reserved[8];
+} ren__state;
+
+typedef struct ren__op_desc {
+    uint32_t struct_size;
+    ren__op_kind kind;
+    ren__tensor_desc operand[REN__OPERANDS];
+    uint32_t kernel[2], stride[2], padding[2], dilation[2],
+        groups; /* all set, dilation and groups >= 1 */
+    ren__activation activation;
+    float alpha; /* leaky slope; dropout probability; huber delta; label smoothing; bn momentum */
+    float eps;   /* batch norm */
+    uint32_t layer;    /* dropout: which layer, part of the counter */
+    uint32_t count;    /* concat, split */
+    uint32_t training; /* pooling: keep what the backward pass needs */
+    uint32_t
+        dynamic_scale; /* 1 = ADVANCE adjusts loss_scale, XENT_BWD and the optimizers apply it */
+} ren__op_desc;
+
+typedef struct ren__op ren__op; /* resolved: library primitives made, nothing left to decide */
+typedef struct ren__event ren__event;
+typedef struct ren__graph ren__graph;
+typedef struct ren__device ren__device;
+
+typedef struct ren__op_needs {
+    uint64_t workspace_bytes; /* scratch during the launch; shared by all ops of a lane */
+    uint64_t saved_bytes;     /* max pool: size of operand `saved`; the same for its backward op */
+    uint32_t commands;        /* lane commands one launch takes */
+} ren__op_needs;
+
+/* Host work on a lane. On the CPU device it runs on the lane's thread; on CUDA at once, on the
+ * submitter, with native_stream set. A result other than REN_OK is written to *out_status (never
+ * NULL) before the next event of the lane completes. */
+typedef ren_status (*ren__call_fn)(void *user, void *native_stream);
+
+/* ------------------------------------------------------------------ the table */
+
+typedef struct ren__device_api {
+    uint32_t struct_size;
+    uint32_t abi;
+    ren_device_kind kind;
+
+    ren_status (*open)(const ren__device_config *config, const ren__host_services *host,
+                       ren__device **out, ren_error *err);
+    void (*close)(ren__device *dev); /* NULL is fine; joins the device's threads */
+    void (*caps)(ren__device *dev, ren__device_caps *out);
+    ren_status (*status)(ren__device *dev, ren_error *err); /* REN_OK or the sticky fault */
+    /* Give up: from now on event_sync and every other call return REN_ERR_DEVICE_LOST at once. */
+    void (*abandon)(ren__device *dev);
+
+    ren_status (*mem_alloc)(ren__device *dev, uint64_t bytes, void **out);
+    void (*mem_free)(ren__device *dev, void *ptr, uint64_t bytes);
+    ren_status (*host_alloc)(ren__device *dev, uint64_t bytes, void **out); /* pinned */
+    void (*host_free)(ren__device *dev, void *ptr, uint64_t bytes);
+
+    ren_status (*event_create)(ren__device *dev, uint32_t for_host_wait, ren__event **out);
+    void (*event_destroy)(ren__device *dev, ren__event *event);
+    ren_status (*event_record)(ren__device *dev, uint32_t lane, ren__event *event);
+    ren_status (*event_wait)(ren__device *dev, uint32_t lane, ren__event *event);
+    /* Sleep until the event's latest record has completed. The caller knows that it was recorded.
+     */
+    ren_status (*event_sync)(ren__device *dev, ren__event *event);
+
+    /* Either side may be device or host memory (pinned unless caps.pageable_copies). No overlap. */
+    ren_status (*copy)(ren__device *dev, uint32_t lane, void *dst, const void *src, uint64_t bytes);
+    ren_status (*fill)(ren__device *dev, uint32_t lane, void *dst, uint32_t byte_value,
+                       uint64_t bytes);
+    ren_status (*call)(ren__device *dev, uint32_t lane, ren__call_fn fn, void *user,
+                       ren_status *out_status);
+
+    /* Resolve an operation for one lane. Deterministic: depends on desc, device and library only.
+     */
+    ren_status (*op_create)(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                            ren__op **out, ren__op_needs *needs, ren_error *err);
+    void (*op_destroy)(ren__device *dev, ren__op *op);
+    /* operands: device addresses by the kind's operand order; must stay valid until the lane is
+     * past it. */
+    ren_status (*op_launch)(ren__device *dev, uint32_t lane, ren__op *op,
+                            void *const operands[REN__OPERANDS], void *workspace);
+
+    /* Graphs. Between graph_begin and graph_end, enqueueing calls on `origin` and on lanes that
+     * wait for captured events are recorded and not run. Every forked lane must be joined to origin
+     * before graph_end. A failed capture leaves the lanes usable. */
+    ren_status (*graph_begin)(ren__device *dev, uint32_t origin);
+    ren_status (*graph_end)(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err);
+    ren_status (*graph_launch)(ren__device *dev, uint32_t lane, ren__graph *graph);
+    void (*graph_destroy)(ren__device *dev, ren__graph *graph);
+} ren__device_api;
+
+/* The CPU device, always there. */
+const ren__device_api *ren__device_cpu(void);
+
+/* What a module exports under the name REN__DEVICE_MODULE_SYMBOL. NULL if `abi` is not its own. */
+typedef const ren__device_api *(*ren__device_module_open_fn)(uint32_t abi);
+#define REN__DEVICE_MODULE_SYMBOL "ren__device_module_open"
+
+static inline uint64_t ren__dtype_bytes(ren_dtype dtype)
+{
+    return dtype == REN_F16 || dtype == REN_BF16 ? 2u : dtype == REN_U8 ? 1u : 4u;
+}
+
+static inline uint64_t ren__tensor_elements(const ren__tensor_desc *t)
+{
+    uint64_t n = t->rank ? 1u : 0u;
+    for (uint32_t i = 0; i < t->rank; i++) {
+        n *= (uint64_t)t->dims[i];
+    }
+    return n;
+}
+
+static inline uint64_t ren__tensor_bytes(const ren__tensor_desc *t)
+{
+    return ren__tensor_elements(t) * ren__dtype_bytes(t->dtype);
+}
+
+#endif

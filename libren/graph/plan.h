@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/graph/plan.h - from a list of tasks to a plan: streams, events, memory; and its issue.
+ *
+ * Purpose   train/ lists a step's tasks in an order that is right on one stream. The planner puts
+ * each on a stream, finds the fewest events that keep every read and write in that order, packs the
+ * values that live inside the step, and makes the device's operations. The submitter then issues
+ * the plan again and again. Words     value: a piece of device memory that tasks read or write.
+ * task: one command. segment: a named run of tasks. Edge kinds: data (a read after its write),
+ * hazard (a write after a read or a write), control (named by the caller). Threads   building: one
+ * thread. issue: the submitter only. (Essay to be completed by the implementation: edges, event
+ * minimality, memory reuse.)
+ */
+#ifndef REN_GRAPH_PLAN_H
+#define REN_GRAPH_PLAN_H
+
+#include "../core/core.h"
+#include "../device/device.h"
+
+typedef enum ren__value_kind {
+    REN__VALUE_EXTERNAL =
+        0,                /* its address is given at every issue (input slots, host memory, ...) */
+    REN__VALUE_FIXED = 1, /* its address is given once at resolve (parameters, gradients, state) */
+    REN__VALUE_LOCAL = 2  /* lives inside the step; placed by the planner */
+} ren__value_kind;
+
+typedef enum ren__task_kind {
+    REN__TASK_OP = 0,
+    REN__TASK_COPY = 1,
+    REN__TASK_FILL = 2
+} ren__task_kind;
+
+#define REN__NO_VALUE UINT32_MAX
+
+typedef struct ren__task {
+    const char *name;    /* static or owned by the caller until the plan is destroyed */
+    const char *segment; /* likewise: "forward", "backward", "optimizer", ... */
+    ren__task_kind kind;
+    ren_stream stream;    /* the table's stream: the policy STATIC takes it as it is */
+    uint32_t free_stream; /* 1 = the policy GREEDY may move it to another compute stream */
+    uint64_t cost;        /* rough work, in flops or bytes moved, for GREEDY; 0 = small */
+    ren__op_desc op;      /* OP */
+    uint32_t operand[REN__OPERANDS]; /* value by operand index, or REN__NO_VALUE. COPY: 0 dst, 1
+                                        src. FILL: 0 dst */
+    uint64_t operand_offset[REN__OPERANDS]; /* bytes into the value */
+    uint32_t writes;                        /* bit i: operand i is written */
+    uint32_t reads;                         /* bit i: operand i is read */
+    uint64_t bytes;                         /* COPY, FILL */
+    uint32_t fill_value;
+} ren__task;
+
+typedef enum ren__plan_policy {
+    REN__POLICY_STATIC = 0,
+    REN__POLICY_GREEDY = 1
+} ren__plan_policy;
+
+typedef struct ren__task_graph ren__task_graph;
+typedef struct ren__plan ren__plan;
+
+/* Every call after the first error does nothing; build returns the error. */
+ren_status ren__task_graph_create(const ren__host_allocator *a, ren__task_graph **out);
+void ren__task_graph_destroy(ren__task_graph *g); /* NULL is fine */
+uint32_t ren__task_graph_value(ren__task_graph *g, const char *name, ren__value_kind kind,
+                               uint64_t bytes);
+/* Two values that name parts of one memory share hazards: `value` is then an alias inside `parent`
+ * at `offset`. (flatten, gradients inside one flat region.) */
+uint32_t ren__task_graph_alias(ren__task_graph *g, const char *name, uint32_t parent,
+                               uint64_t offset, uint64_t bytes);
+uint32_t ren__task_graph_add(ren__task_graph *g, const ren__task *task); /* task id; copied */
+void ren__task_graph_control(ren__task_graph *g, uint32_t before, uint32_t after);
+/* Known only once its op is made (max pool's `saved`): the value's size is taken from the op's
+ * needs. */
+void ren__task_graph_saved(ren__task_graph *g, uint32_t value, uint32_t task);
+
+typedef struct ren__plan_config {
+    ren__plan_policy policy;
+    uint32_t lanes;
+    uint32_t lane_of[REN_STREAM_COUNT];
+    ren_stream
+        origin; /* all lanes start behind it and are joined to it at the end: UPDATE for steps */
+    uint32_t reuse; /* 1 = LOCAL values whose tasks are ordered anyway share memory */
+} ren__plan_config;
+
+/* Streams, edges, events. Pure: no device. g stays the caller's and may be destroyed afterwards. */
+ren_status ren__plan_build(ren__task_graph *g, const ren__plan_config *config,
+                           const ren__host_allocator *a, ren__plan **out, ren_error *err);
+void ren__plan_destroy(
+    ren__plan *plan); /* NULL is fine; frees ops and events; nothing may be in flight */
+
+/* Make the ops (for their lanes) and the events, place LOCAL values and workspaces, take one region
+ * of device memory for them. fixed[v] = address of each FIXED value v (others ignored). On error
+ * the plan is as before and may be destroyed. */
+ren_status ren__plan_resolve(ren__plan *plan, ren_runtime *rt, void *const *fixed, ren_error *err);
+
+/* Commands that one issue enqueues, by stream. After resolve. */
+void ren__plan_need(const ren__plan *plan, uint32_t out_need[REN_STREAM_COUNT]);
+
+/* Enqueue all tasks. external[v] = address of each EXTERNAL value v (others ignored). All lanes
+ * start behind the origin's present end (`fork` = 1), and origin ends behind all lanes. `sync` = 1:
+ * wait on the host after every task (the A of the A/B/C comparison; benchmarks only). */
+ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *external, uint32_t fork,
+                           uint32_t sync);
+
+/* For tests and dumps. */
+typedef struct ren__plan_counts {
+    uint32_t tasks, values, edges, events, waits, lanes_used;
+    uint64_t local_bytes;      /* packed */
+    uint64_t local_bytes_flat; /* without sharing */
+} ren__plan_counts;
+void ren__plan_get_counts(const ren__plan *plan, ren__plan_counts *out);
+ren_stream ren__plan_task_stream(const ren__plan *plan, uint32_t task);
+/* Address of a LOCAL or FIXED value after resolve; NULL for EXTERNAL. */
+void *ren__plan_address(const ren__plan *plan, uint32_t value);
+/* Graphviz DOT: streams as colours, events as edges. Writes at most `bytes`, NUL-terminated;
+ * returns the length needed without the NUL. */
+size_t ren__plan_dump(const ren__plan *plan, char *out, size_t bytes);
+
+#endif
