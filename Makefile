@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: MIT
+# Makefile - every command a person needs; `make help` lists them.
+#
+# Shape     All outputs lie under build/. One set of rules builds every flavour into build/<flavour>/:
+#             release  libren.a, libren.so.0, demos, benchmarks
+#             test     libren_test.a (the library with -DREN_TESTING=1, and tests/support), test programs
+#             asan, ubsan, tsan  as test, under a sanitizer
+#           A target that needs a flavour calls make again with FLAVOUR=<flavour>.
+# Sources   by wildcard: a new .c file in a listed folder is picked up by itself.
+# Rebuild   header dependencies come from the compiler (-MMD -MP); a change of compiler or flags
+#           rebuilds the flavour (build/<flavour>/flags).
+# Machine   a fresh Debian or Ubuntu needs git, make and apt only: parsing this file starts no
+#           compiler, and `demo` and `test` install what is missing (see tests/tools/deps).
+#
+# Variables to set on the command line
+#   CC, CXX, EXTRA_CFLAGS, EXTRA_LDFLAGS   tools and further flags
+#   PREFIX, DESTDIR, LIBDIR                install paths (/usr/local, none, $(PREFIX)/lib)
+#   ARGS, DEVICE                           make demo: arguments, and cpu or cuda
+#   T                                      make test and the sanitizers: only programs whose path has T
+#   TEST_TIMEOUT                           seconds that one test program may take
+#   V=1                                    print whole commands
+#
+# Variables for libren/device/cuda/module.mk, which is included below when it exists
+#   FLAVOUR, B                   the flavour of this run of make and its folder, build/$(FLAVOUR)
+#   CC, CXX, CPPFLAGS_ALL, CFLAGS_ALL, LDFLAGS_ALL, LIBS   what this flavour compiles and links with
+#   LIB_OBJECTS, TEST_OBJECTS    objects of the library, and of tests/support (test flavours)
+#   LIBREN_A, LIBREN_SO, LIBREN_TEST_A     the libraries of this flavour
+#   SYSROOT                      build/sysroot if it exists, else empty
+#   SUBMAKE                      starts make for another flavour: $(SUBMAKE) FLAVOUR=test <target>
+#   run-tests                    tests/tools/run-tests FLAVOUR PROGRAM... runs programs and prints totals
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := all
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+AR ?= ar
+
+VERSION   := 0.1.0
+SOVERSION := 0
+PREFIX    ?= /usr/local
+LIBDIR    ?= $(PREFIX)/lib
+FLAVOUR   ?= release
+B         := build/$(FLAVOUR)
+
+# A folder with staged headers and libraries, laid out as in a Debian root, is preferred when present.
+SYSROOT := $(wildcard build/sysroot)
+
+# ---------------------------------------------------------------- flags
+
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+
+CPPFLAGS_ALL := -D_GNU_SOURCE -I.
+CFLAGS_ALL    = -std=c11 -O2 -g -fPIC -pthread -fvisibility=hidden $(WARNINGS) $(FLAVOUR_CFLAGS) \
+                $(EXTRA_CFLAGS)
+CXXFLAGS_ALL  = -std=c++17 -O2 -g -fPIC -pthread -Wall -Wextra $(FLAVOUR_CFLAGS) $(EXTRA_CFLAGS)
+LDFLAGS_ALL   = -pthread $(FLAVOUR_LDFLAGS) $(EXTRA_LDFLAGS)
+
+# The CPU device refers to omp_set_num_threads weakly, and a weak reference alone does not keep a
+# library that is linked as needed; so libgomp, which oneDNN brings along, is named outright.
+LIBS := -Wl,--as-needed -lck -ldnnl -lyajl -ldl -lm \
+        -Wl,--push-state,--no-as-needed -lgomp -Wl,--pop-state
+
+ifneq ($(SYSROOT),)
+CPPFLAGS_ALL    += -isystem $(SYSROOT)/usr/include
+SYSROOT_LIBS    := $(wildcard $(SYSROOT)/usr/lib/*-linux-gnu) $(SYSROOT)/usr/lib
+FLAVOUR_LDFLAGS += $(SYSROOT_LIBS:%=-L%) $(SYSROOT_LIBS:%=-Wl,-rpath,$(CURDIR)/%) \
+                   $(SYSROOT_LIBS:%=-Wl,-rpath-link,%)
+endif
+
+TEST_FLAVOURS := test asan ubsan tsan
+ifneq ($(filter $(FLAVOUR),$(TEST_FLAVOURS)),)
+CPPFLAGS_ALL += -DREN_TESTING=1
+endif
+ifeq ($(FLAVOUR),asan)
+FLAVOUR_CFLAGS  += -fsanitize=address -fno-omit-frame-pointer
+FLAVOUR_LDFLAGS += -fsanitize=address
+endif
+ifeq ($(FLAVOUR),ubsan)
+FLAVOUR_CFLAGS  += -fsanitize=undefined,float-divide-by-zero,float-cast-overflow \
+                   -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAVOUR_LDFLAGS += -fsanitize=undefined
+endif
+ifeq ($(FLAVOUR),tsan)
+CPPFLAGS_ALL    += -DREN_TSAN=1
+FLAVOUR_CFLAGS  += -fsanitize=thread -fno-omit-frame-pointer
+FLAVOUR_LDFLAGS += -fsanitize=thread
+endif
+
+# ---------------------------------------------------------------- sources and objects
+
+LIB_DIRS := host_api queues memory libren/core libren/device libren/device/cpu libren/graph \
+            libren/ops libren/train libren/trace
+TEST_DIRS := unit conformance stress fault abi golden
+
+LIB_SOURCES   := $(sort $(wildcard $(LIB_DIRS:%=%/*.c)))
+TEST_SOURCES  := $(sort $(wildcard $(TEST_DIRS:%=tests/%/test_*.c)))
+TEST_SCRIPTS  := $(sort $(wildcard $(TEST_DIRS:%=tests/%/test_*.sh)))
+TEST_HELPERS  := $(sort $(wildcard tests/support/*.c) \
+                 $(filter-out $(TEST_SOURCES),$(wildcard $(TEST_DIRS:%=tests/%/*.c))))
+DEMO_DIRS     := $(sort $(patsubst %/,%,$(dir $(wildcard demos/*/*.c))))
+BENCH_SOURCES := $(sort $(wildcard tests/bench/*_bench.c))
+BENCH_HELPERS := $(sort $(filter-out $(BENCH_SOURCES),$(wildcard tests/bench/*.c)) \
+                 $(wildcard tests/bench/*.cpp))
+
+object = $(addsuffix .o,$(addprefix $(B)/obj/,$(basename $(1))))
+
+LIB_OBJECTS   := $(call object,$(LIB_SOURCES))
+TEST_OBJECTS  := $(call object,$(TEST_HELPERS))
+BENCH_OBJECTS := $(call object,$(BENCH_HELPERS))
+TEST_PROGRAMS := $(patsubst %.c,$(B)/%,$(TEST_SOURCES))
+DEMO_PROGRAMS := $(DEMO_DIRS:%=$(B)/%)
+BENCH_PROGRAMS := $(patsubst %.c,$(B)/%,$(BENCH_SOURCES))
+
+LIBREN_A      := $(B)/libren.a
+LIBREN_SO     := $(B)/libren.so.$(SOVERSION)
+LIBREN_TEST_A := $(B)/libren_test.a
+
+# As many jobs as processors, unless the caller gave -j and so a job server already.
+NPROC   = $(shell nproc 2>/dev/null || echo 1)
+SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(NPROC))
+
+# ---------------------------------------------------------------- commands
+
+.PHONY: all demo demo-build demo-run test test-unit test-build test-run bench bench-build bench-run \
+        readme-tables asan tsan ubsan deps deps-test deps-bench check-layers check-symbols \
+        check-format format install uninstall clean help
+
+help:
+	@echo 'make all            build/release/libren.a and libren.so.$(SOVERSION)'
+	@echo 'make demo           build and run demos/01_digits  (ARGS="--help", DEVICE=cpu|cuda)'
+	@echo 'make test           build and run every test       (T=unit/test_pool runs some)'
+	@echo 'make test-unit      only tests/unit'
+	@echo 'make asan|ubsan|tsan   the same test programs under a sanitizer'
+	@echo 'make bench          benchmarks; rows go to tests/bench/results/  (T=post runs some)'
+	@echo 'make readme-tables  put the benchmark tables into README.md'
+	@echo 'make check-layers check-symbols check-format   what CI checks beside the tests'
+	@echo 'make format         clang-format over all sources'
+	@echo 'make deps           install what the build needs (apt); deps-test, deps-bench: and the tests'
+	@echo 'make install uninstall   PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)'
+	@echo 'make clean          remove build/, but for a staged build/sysroot'
+
+all: $(LIBREN_A) $(LIBREN_SO)
+
+demo:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps build
+	+@$(SUBMAKE) FLAVOUR=release demo-build
+	+@$(MAKE) --no-print-directory FLAVOUR=release demo-run
+
+demo-build: $(DEMO_PROGRAMS)
+
+demo-run:
+	$(B)/demos/01_digits/01_digits $(DEVICE:%=--device %) $(ARGS)
+
+test:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps test
+	+@$(SUBMAKE) FLAVOUR=release all
+	+@$(SUBMAKE) FLAVOUR=test test-build
+	+@$(MAKE) --no-print-directory FLAVOUR=test test-run TEST_SCRIPTS_RUN="$(TEST_SCRIPTS)"
+
+test-unit:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps build
+	+@$(SUBMAKE) FLAVOUR=test test-build T=tests/unit/$(T)
+	+@$(MAKE) --no-print-directory FLAVOUR=test test-run T=tests/unit/$(T)
+
+# The scripts under tests/abi look at the release build, so the sanitizers leave them to `make test`.
+asan ubsan tsan:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps build
+	+@$(SUBMAKE) FLAVOUR=$@ test-build
+	+@$(MAKE) --no-print-directory FLAVOUR=$@ test-run
+
+chosen = $(if $(T),$(foreach p,$(1),$(if $(findstring $(T),$(p)),$(p))),$(1))
+
+test-build: $(call chosen,$(TEST_PROGRAMS))
+
+test-run:
+	@CC="$(CC)" CXX="$(CXX)" TEST_TIMEOUT="$(TEST_TIMEOUT)" sh tests/tools/run-tests $(FLAVOUR) \
+	    $(call chosen,$(TEST_PROGRAMS)) $(call chosen,$(TEST_SCRIPTS_RUN))
+
+bench:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps bench
+	+@$(SUBMAKE) FLAVOUR=release bench-build
+	+@$(MAKE) --no-print-directory FLAVOUR=release bench-run
+
+bench-build: $(call chosen,$(BENCH_PROGRAMS))
+
+bench-run:
+	@set -e; for program in $(call chosen,$(BENCH_PROGRAMS)); do $$program $(ARGS); done
+
+readme-tables:
+	@sh tests/tools/readme-tables README.md tests/bench/results/*.csv
+
+deps:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps build
+
+deps-test:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps test
+
+deps-bench:
+	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps bench
+
+check-layers:
+	@sh tests/tools/check-layers
+
+check-symbols:
+	+@$(SUBMAKE) FLAVOUR=release all
+	@sh tests/tools/check-symbols build/release
+
+check-format:
+	@sh tests/tools/check-format check
+
+format:
+	@sh tests/tools/check-format fix
+
+clean:
+	@for entry in build/*; do \
+	    if [ "$$entry" != build/sysroot ]; then rm -rf "$$entry"; fi; \
+	done
+
+# ---------------------------------------------------------------- rules
+
+# V=1 prints whole commands, otherwise a word and the file.
+Q   := $(if $(V),,@)
+say  = @$(if $(V),:,printf "  %-4s  %s\n" $(1) $@)
+
+# Rewritten only when it would change, so that every object depends on the flags it was made with.
+FLAGS_NOW = $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) | $(CXX) $(CXXFLAGS_ALL) | $(LDFLAGS_ALL) $(LIBS)
+
+$(B)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' > $@
+
+.PHONY: FORCE
+FORCE:
+
+# Lists of objects, so that a library is made anew when a source file goes away.
+$(B)/%.list: FORCE
+	@mkdir -p $(@D)
+	@echo '$($*_OBJECTS)' | cmp -s - $@ || echo '$($*_OBJECTS)' > $@
+
+$(B)/obj/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+
+$(B)/obj/%.o: %.cpp $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(Q)$(CXX) $(CPPFLAGS_ALL) $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
+
+$(LIBREN_A): $(LIB_OBJECTS) $(B)/LIB.list
+	@rm -f $@
+	$(call say,AR)
+	$(Q)$(AR) rcs $@ $(LIB_OBJECTS)
+
+$(LIBREN_TEST_A): $(LIB_OBJECTS) $(TEST_OBJECTS) $(B)/LIB.list $(B)/TEST.list
+	@rm -f $@
+	$(call say,AR)
+	$(Q)$(AR) rcs $@ $(LIB_OBJECTS) $(TEST_OBJECTS)
+
+$(LIBREN_SO): $(LIB_OBJECTS) host_api/ren.map $(B)/LIB.list
+	$(call say,LINK)
+	$(Q)$(CC) -shared -Wl,-soname,libren.so.$(SOVERSION) -Wl,--version-script=host_api/ren.map \
+	    -Wl,-z,defs -Wl,-z,relro,-z,now $(LDFLAGS_ALL) $(LIB_OBJECTS) $(LIBS) -o $@
+	@ln -sf libren.so.$(SOVERSION) $(B)/libren.so
+
+$(TEST_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBREN_TEST_A)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS_ALL) $< $(LIBREN_TEST_A) -lcunit $(LIBS) -o $@
+
+# The C++ queue that the benchmarks compare with is the only reason for the C++ library.
+$(BENCH_PROGRAMS): $(B)/%: $(B)/obj/%.o $(BENCH_OBJECTS) $(LIBREN_A) $(B)/BENCH.list
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(CXX) $(LDFLAGS_ALL) $< $(BENCH_OBJECTS) $(LIBREN_A) $(LIBS) -o $@
+
+# A demo is one folder, made of all its .c files.
+define demo_rules
+$(B)/$(1): $(B)/$(1)/$(notdir $(1))
+$(B)/$(1)/$(notdir $(1)): $$(call object,$$(sort $$(wildcard $(1)/*.c))) $$(LIBREN_A)
+	@mkdir -p $$(@D)
+	$$(call say,LINK)
+	$$(Q)$$(CC) $$(LDFLAGS_ALL) $$(filter %.o,$$^) $$(LIBREN_A) $$(LIBS) -o $$@
+endef
+$(foreach dir,$(DEMO_DIRS),$(eval $(call demo_rules,$(dir))))
+.PHONY: $(DEMO_PROGRAMS)
+
+# Objects made only on the way to a program are kept.
+.SECONDARY:
+
+# ---------------------------------------------------------------- install
+
+install: all
+	install -d '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(LIBDIR)/pkgconfig' \
+	    '$(DESTDIR)$(LIBDIR)/cmake/libren'
+	install -m 644 host_api/ren.h '$(DESTDIR)$(PREFIX)/include/ren.h'
+	install -m 644 build/release/libren.a '$(DESTDIR)$(LIBDIR)/libren.a'
+	install -m 755 build/release/libren.so.$(SOVERSION) '$(DESTDIR)$(LIBDIR)/libren.so.$(SOVERSION)'
+	ln -sf libren.so.$(SOVERSION) '$(DESTDIR)$(LIBDIR)/libren.so'
+	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
+	    host_api/libren.pc.in > '$(DESTDIR)$(LIBDIR)/pkgconfig/libren.pc'
+	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
+	    -e 's|@SOVERSION@|$(SOVERSION)|g' host_api/librenConfig.cmake.in \
+	    > '$(DESTDIR)$(LIBDIR)/cmake/libren/librenConfig.cmake'
+
+uninstall:
+	rm -f '$(DESTDIR)$(PREFIX)/include/ren.h' '$(DESTDIR)$(LIBDIR)/libren.a' \
+	    '$(DESTDIR)$(LIBDIR)/libren.so' '$(DESTDIR)$(LIBDIR)/libren.so.$(SOVERSION)' \
+	    '$(DESTDIR)$(LIBDIR)/pkgconfig/libren.pc' \
+	    '$(DESTDIR)$(LIBDIR)/cmake/libren/librenConfig.cmake'
+	-rmdir '$(DESTDIR)$(LIBDIR)/cmake/libren'
+
+-include libren/device/cuda/module.mk
+
+-include $(wildcard $(LIB_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BENCH_OBJECTS:.o=.d) \
+         $(patsubst $(B)/%,$(B)/obj/%.d,$(TEST_PROGRAMS) $(BENCH_PROGRAMS)) \
+         $(patsubst %.c,$(B)/obj/%.d,$(wildcard demos/*/*.c)))
