@@ -14,15 +14,7 @@
 #include "../../host_api/ren.h"
 #include "../../memory/host.h"
 #include "../device/device.h"
-
-/* ------------------------------------------------------------------ errors and log */
-
-/* Fill *err (may be NULL) and return `status`. The text is printf-like and cut at the buffer. */
-ren_status ren__error_set(ren_error *err, ren_status status, int32_t backend_code, const char *file,
-                          int32_t line, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
-#define REN__FAIL(err, status, ...)                                                                \
-    ren__error_set((err), (status), 0, __FILE__, __LINE__, __VA_ARGS__)
+#include "error.h"
 
 void ren__runtime_log(ren_runtime *rt, ren_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
