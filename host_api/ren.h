@@ -13,13 +13,13 @@
  *           struct in later versions; none is ever moved or removed inside one soname.
  * Errors    Functions return `ren_status`: REN_OK (0), a negative error, or a positive outcome that
  *           is no error (REN_TIMEOUT, ...). Slow calls also fill an optional `ren_error`. There is
- * no global or thread-local error state, and libren reads no environment variable. Promise   A post
- * that returns an error kept nothing, and its callback never runs. A post that returns REN_OK is
- * followed by exactly one completion, also on cancel, on a device fault and on shutdown.
- * Completions of one channel and stream arrive in timeline order. Threads   Unless a function says
- * otherwise it may be called from any thread, at the same time as any other, except that an object
- * must not be destroyed under a running call. Language  C99 to C17 and C++11 to C++20, no
- * dependency but libc.
+ *           no global or thread-local error state, and libren reads no environment variable.
+ * Promise   A post that returns an error kept nothing, and its callback never runs. A post that
+ *           returns REN_OK is followed by exactly one completion, also on cancel, on a device fault
+ *           and on shutdown. Completions of one channel and stream arrive in timeline order.
+ * Threads   Unless a function says otherwise it may be called from any thread, at the same time as
+ *           any other, except that an object must not be destroyed under a running call.
+ * Language  C99 to C17 and C++11 to C++20, no dependency but libc.
  *
  * Every function ends with the block
  *   Returns / Threads / In callbacks (may it be called from a callback of libren's) / Blocks /
@@ -106,17 +106,18 @@ typedef struct ren_error {
 } ren_error;
 
 /* The status' identifier, as "REN_ERR_BUSY"; "REN_STATUS_?" for a value that is none.
- * Returns a static string, never NULL.  Threads any.  In callbacks yes.  Blocks no.  Allocates no.
- */
+ * Returns   a static string, never NULL
+ * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API const char *ren_status_name(ren_status status);
 
 /* One sentence that says what the status means.
- * Returns a static string, never NULL.  Threads any.  In callbacks yes.  Blocks no.  Allocates no.
- */
+ * Returns   a static string, never NULL
+ * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API const char *ren_status_text(ren_status status);
 
-/* The version of the library in use, (major << 16) | (minor << 8) | patch.
- * Threads any.  In callbacks yes.  Blocks no.  Allocates no. */
+/* The version of the library in use.
+ * Returns   (major << 16) | (minor << 8) | patch
+ * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API uint32_t ren_version(void);
 
 /* ------------------------------------------------------------------ runtime */
@@ -272,13 +273,15 @@ static inline ren_stats ren_stats_default(void)
  * err          out, may be NULL
  * Returns   REN_OK; REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT (the text names the member);
  *           REN_ERR_NO_DEVICE (the text says why); REN_ERR_NO_MEMORY; REN_ERR_THREAD;
- * REN_ERR_DEVICE Threads   any.   In callbacks  yes.   Blocks  for the device's start-up. Allocates
- * yes. Lifetime  until ren_runtime_destroy or ren_runtime_shutdown returns REN_OK. */
+ *           REN_ERR_DEVICE
+ * Threads   any.   In callbacks  yes.   Blocks  for the device's start-up.   Allocates  yes.
+ * Lifetime  until ren_runtime_destroy or ren_runtime_shutdown returns REN_OK. */
 REN_API ren_status ren_runtime_create(const ren_runtime_config *config, ren_runtime **out_runtime,
                                       ren_error *err);
 
 /* Accept no more work. Later posts return REN_ERR_CLOSED; what was accepted goes on; ren_pump
- * works. Returns   REN_OK, also when closed already; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
+ * works.
+ * Returns   REN_OK, also when closed already; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_runtime_close(ren_runtime *rt);
 
@@ -289,17 +292,18 @@ REN_API ren_status ren_runtime_close(ren_runtime *rt);
 REN_API ren_status ren_runtime_drain(ren_runtime *rt, uint64_t timeout_ns);
 
 /* Close, and complete everything that is outstanding now: jobs not issued with REN_ERR_ABORTED,
- * jobs the device has and does not finish within about a second with REN_ERR_TIMEOUT. Returns
- * REN_OK; REN_ERR_REENTRANT; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED Threads   any.   In callbacks
- * no.   Blocks  at most about two seconds.   Allocates  no. */
+ * jobs the device has and does not finish within about a second with REN_ERR_TIMEOUT.
+ * Returns   REN_OK; REN_ERR_REENTRANT; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
+ * Threads   any.   In callbacks  no.   Blocks  at most about two seconds.   Allocates  no. */
 REN_API ren_status ren_runtime_abort(ren_runtime *rt);
 
 /* Join all threads and free everything. Buffers still alive are freed; models and trainers must be
  * destroyed first. In a forked child this releases the memory and touches neither device nor
- * threads. Returns   REN_OK (also for NULL); REN_ERR_BUSY while work or an undelivered callback is
- * outstanding, or a model or producer is alive (nothing was changed); REN_ERR_REENTRANT Threads
- * one, with no other call on this runtime running.   In callbacks  no. Blocks    for the threads to
- * join.   Allocates  frees. */
+ * threads.
+ * Returns   REN_OK (also for NULL); REN_ERR_BUSY while work or an undelivered callback is
+ *           outstanding, or a model or producer is alive (nothing was changed); REN_ERR_REENTRANT
+ * Threads   one, with no other call on this runtime running.   In callbacks  no.
+ * Blocks    for the threads to join.   Allocates  frees. */
 REN_API ren_status ren_runtime_destroy(ren_runtime *rt);
 
 /* Close, drain, abort at the timeout, run what is left of the callbacks on this thread, destroy.
@@ -482,12 +486,12 @@ static inline ren_job_desc ren_job_desc_default(void)
  *           entry of wait[], a buffer); REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no.
  * Progress  bounded by REN_ERR_QUEUE_FULL, but a post may have to yield the processor behind
- * another thread that was descheduled inside its own post. A frame or control thread should
- *           register a producer, whose posts never wait for anyone.
+ *           another thread that was descheduled inside its own post. A frame or control thread
+ *           should register a producer, whose posts never wait for anyone.
  * Order     jobs of one thread, stream and priority are issued in the order of their posts, except
  *           that a job whose waits are not met yet may be overtaken.
  * Share     of every 32 jobs that the submitter drains while all three classes have work, at least
- * 6 are NORMAL and 2 are BACKGROUND; the others are REALTIME. */
+ *           6 are NORMAL and 2 are BACKGROUND; the others are REALTIME. */
 REN_API ren_status ren_post(ren_runtime *rt, const ren_job_desc *desc, ren_job *out_job);
 
 /* Give the calling thread (or any one thread at a time) a ring of its own.
@@ -498,22 +502,24 @@ REN_API ren_status ren_post(ren_runtime *rt, const ren_job_desc *desc, ren_job *
 REN_API ren_status ren_producer_register(ren_runtime *rt, ren_producer **out_producer);
 
 /* Post one job by a producer's own ring. Wait-free: a bounded number of steps whatever other
- * threads do. Returns   as ren_post Threads   one at a time per producer.   In callbacks  yes.
- * Blocks  no.   Allocates  no. */
+ * threads do.
+ * Returns   as ren_post
+ * Threads   one at a time per producer.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_producer_post(ren_producer *producer, const ren_job_desc *desc,
                                      ren_job *out_job);
 
 /* Give the ring back. Jobs posted through it go on and complete as ever. NULL is fine.
  * Returns   REN_OK; REN_ERR_FORKED
- * Threads   one, with no post of this producer running.   In callbacks  yes.   Blocks  for a short
- *           lock.   Allocates  no. */
+ * Threads   one, with no post of this producer running.   In callbacks  yes.
+ * Blocks    for a short lock.   Allocates  no. */
 REN_API ren_status ren_producer_release(ren_producer *producer);
 
 /* Wait until the job's work is done. Runs no callback.
  * Returns   the job's own status (REN_OK, REN_CANCELLED or an error); REN_TIMEOUT; REN_ERR_STALE
- * (done, and its slot was reused); REN_ERR_UNKNOWN_JOB; REN_ERR_REENTRANT; REN_ERR_FORKED Threads
- * any.   In callbacks  no.   Blocks  up to timeout_ns; 0 = only look.   Allocates  no. Lifetime  a
- * finished job's id stays good until its slot is reused by a later post. */
+ *           (done, and its slot was reused); REN_ERR_UNKNOWN_JOB; REN_ERR_REENTRANT;
+ *           REN_ERR_FORKED
+ * Threads   any.   In callbacks  no.   Blocks  up to timeout_ns; 0 = only look.   Allocates  no.
+ * Lifetime  a finished job's id stays good until its slot is reused by a later post. */
 REN_API ren_status ren_wait(ren_runtime *rt, ren_job job, uint64_t timeout_ns);
 
 /* Ask that a job not be run. It completes with REN_CANCELLED, by its usual way, if this call won.
@@ -535,15 +541,15 @@ REN_API ren_status ren_job_status(ren_runtime *rt, ren_job job);
  * Returns   REN_OK, also when nothing waits; REN_ERR_BUSY (another thread pumps this channel);
  *           REN_ERR_REENTRANT (from a callback); REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
  * Threads   one at a time per channel.   In callbacks  no.   Blocks  no.   Allocates  no.
- * Without a limit it delivers what waited when it was called, so callbacks that post do not keep
- * it. */
+ * Without a limit it delivers what waited when it was called, so that callbacks which post cannot
+ * keep it busy for ever. */
 REN_API ren_status ren_pump(ren_runtime *rt, uint32_t channel, uint32_t max_callbacks,
                             uint64_t budget_ns, uint32_t *out_delivered);
 
 /* Sleep until a completion of any channel waits for a pump.
  * Returns   REN_OK (one waits); REN_TIMEOUT; REN_WOKEN; REN_ERR_DEVICE_LOST (nothing waits and
- * nothing is outstanding); REN_ERR_REENTRANT; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED Threads any.
- * In callbacks  no.   Blocks  up to timeout_ns.   Allocates  no. */
+ *           nothing is outstanding); REN_ERR_REENTRANT; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
+ * Threads   any.   In callbacks  no.   Blocks  up to timeout_ns.   Allocates  no. */
 REN_API ren_status ren_wait_any(ren_runtime *rt, uint64_t timeout_ns);
 
 /* Make every ren_wait_any that sleeps now, or the next one, return REN_WOKEN.
@@ -565,14 +571,16 @@ REN_API ren_status ren_timeline_wait(ren_runtime *rt, ren_stream stream, uint64_
 /* ------------------------------------------------------------------ buffers */
 
 /* Take device memory from the pool, in stream order: memory freed by jobs that are still under way
- * may be handed out again, and the runtime orders the new buffer's jobs behind them. stream where
- * the buffer is used first; a good guess saves event waits, a bad one is still right bytes     at
- * least 1; the address is aligned to 256 bytes; contents are undefined Returns   REN_OK;
- * REN_ERR_WOULD_GROW (call ren_memory_reserve, or set config.allow_growth);
+ * may be handed out again, and the runtime orders the new buffer's jobs behind them.
+ * stream      where the buffer is used first; a good guess saves event waits, a bad one is still
+ *             right
+ * bytes       at least 1; the address is aligned to 256 bytes; contents are undefined
+ * out_buffer  out; {0} after an error
+ * Returns   REN_OK; REN_ERR_WOULD_GROW (call ren_memory_reserve, or set config.allow_growth);
  *           REN_ERR_NO_DEVICE_MEMORY; REN_ERR_QUEUE_FULL (config.max_buffers are alive);
  *           REN_ERR_INVALID_ARGUMENT; REN_ERR_CLOSED; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
- * Threads   any.   In callbacks  yes.   Blocks  for a short lock; with allow_growth for the driver.
- * Allocates no.
+ * Threads   any.   In callbacks  yes.
+ * Blocks    for a short lock; with allow_growth for the driver.   Allocates  no.
  * Lifetime  until ren_buffer_free, or the runtime's end. */
 REN_API ren_status ren_buffer_alloc(ren_runtime *rt, ren_stream stream, uint64_t bytes,
                                     ren_buffer *out_buffer);
@@ -585,8 +593,8 @@ REN_API ren_status ren_buffer_free(ren_runtime *rt, ren_buffer buffer);
 
 /* Make sure that the pool holds at least `bytes` in one piece that no buffer uses.
  * Returns   REN_OK; REN_ERR_NO_DEVICE_MEMORY; REN_ERR_INVALID_ARGUMENT; REN_ERR_DEVICE_LOST
- * Threads   any.   In callbacks  no.   Blocks  for the driver: a slow call.   Allocates  device
- * memory. */
+ * Threads   any.   In callbacks  no.   Blocks  for the driver: a slow call.
+ * Allocates device memory. */
 REN_API ren_status ren_memory_reserve(ren_runtime *rt, uint64_t bytes);
 
 /* ------------------------------------------------------------------ models
@@ -626,8 +634,8 @@ REN_API ren_status ren_model_create(ren_runtime *rt, const ren_model_config *con
                                     ren_model **out_model, ren_error *err);
 
 /* Free a model. NULL is fine. Its trainers must be destroyed first (else nothing happens and an
- * error is logged); waits for work of its own that is under way. Threads   one.   In callbacks  no.
- * Blocks  for its own work.   Allocates  frees. */
+ * error is logged); waits for work of its own that is under way.
+ * Threads   one.   In callbacks  no.   Blocks  for its own work.   Allocates  frees. */
 REN_API void ren_model_destroy(ren_model *m);
 
 /* The builder's first error.
@@ -636,9 +644,11 @@ REN_API void ren_model_destroy(ren_model *m);
 REN_API ren_status ren_model_status(ren_model *m, ren_error *err);
 
 /* An input. f32 inputs have rank 2 [batch, features] or 4 [batch, height, width, channels]; labels
- * are REN_I32 of rank 1 [batch]; regression targets are f32. Returns   the tensor, or {0} (see
- * ren_model_status). Threads   the builder's.   In callbacks  no.   Blocks  no.   Allocates  yes.
- * (So for all builders.) */
+ * are REN_I32 of rank 1 [batch]; regression targets are f32.
+ * The block below holds for every builder call down to ren_huber.
+ * Returns   the tensor, or {0}: see ren_model_status
+ * Threads   the builder's.   In callbacks  no.   Blocks  no.   Allocates  yes.
+ * Lifetime  of the handle: until ren_model_destroy. */
 REN_API ren_tensor ren_input(ren_model *m, const char *name, ren_dtype dtype, const int64_t *dims,
                              uint32_t rank);
 
@@ -758,20 +768,22 @@ static inline ren_huber_options ren_huber_options_default(void)
     return options;
 }
 
-/* y[n, o] = sum_i x[n, i] W[o, i] + b[o].  x [batch, in], W [units, in], b [units], y [batch,
- * units]. W and b start uniform in +-1/sqrt(in), as PyTorch's Linear. */
+/* y[n, o] = sum_i x[n, i] W[o, i] + b[o].
+ * x [batch, in], W [units, in], b [units], y [batch, units]. W and b start uniform in +-1/sqrt(in),
+ * as PyTorch's Linear. */
 REN_API ren_tensor ren_linear(ren_model *m, const char *name, ren_tensor x,
                               const ren_linear_options *options);
 
-/* Cross-correlation, as PyTorch's Conv2d.  x [N, H, W, C], W [filters, C / groups, kh, kw] (OIHW),
- * b [filters], y [N, H', W', filters], H' = (H + 2 ph - dh (kh - 1) - 1) / sh + 1 rounded down. W
- * and b start uniform in +-1/sqrt(C / groups kh kw). */
+/* Cross-correlation, as PyTorch's Conv2d.
+ * x [N, H, W, C], W [filters, C / groups, kh, kw] (OIHW), b [filters], y [N, H', W', filters],
+ * H' = (H + 2 ph - dh (kh - 1) - 1) / sh + 1 rounded down. W and b start uniform in
+ * +-1/sqrt(C / groups kh kw). */
 REN_API ren_tensor ren_conv2d(ren_model *m, const char *name, ren_tensor x,
                               const ren_conv2d_options *options);
 
 /* Normalises each channel over batch, height and width (Ioffe and Szegedy 2015), then scales by
- * "<name>.weight" (starts 1) and shifts by "<name>.bias" (starts 0). Running variance is unbiased.
- */
+ * "<name>.weight" (starts 1) and shifts by "<name>.bias" (starts 0). The running variance is the
+ * unbiased one. */
 REN_API ren_tensor ren_batch_norm(ren_model *m, const char *name, ren_tensor x,
                                   const ren_batch_norm_options *options);
 
@@ -816,17 +828,18 @@ REN_API ren_tensor ren_mse(ren_model *m, const char *name, ren_tensor prediction
 REN_API ren_tensor ren_huber(ren_model *m, const char *name, ren_tensor prediction,
                              ren_tensor target, const ren_huber_options *options);
 
-/* Read or write one parameter, f32 in boundary layout. `bytes` must be its exact size. A write
- * takes effect between steps; a read waits for the newest complete version. Returns   REN_OK;
- * REN_ERR_NAME; REN_ERR_SHAPE (the text in the log says the right size); REN_ERR_INVALID_ARGUMENT;
- * REN_ERR_REENTRANT; REN_ERR_DEVICE_LOST; the builder's error Threads   any.   In callbacks  no.
- * Blocks  for steps under way.   Allocates  no. */
+/* Write or read one parameter, f32 in boundary layout. `bytes` must be its exact size. A write
+ * takes effect between steps; a read waits for the newest complete version.
+ * Returns   REN_OK; REN_ERR_NAME; REN_ERR_SHAPE (the text in the log says the right size);
+ *           REN_ERR_INVALID_ARGUMENT; REN_ERR_REENTRANT; REN_ERR_DEVICE_LOST; the builder's error
+ * Threads   any.   In callbacks  no.   Blocks  for steps under way.   Allocates  no. */
 REN_API ren_status ren_param_set(ren_model *m, const char *name, const void *data, size_t bytes);
 REN_API ren_status ren_param_get(ren_model *m, const char *name, void *out_data, size_t bytes);
 
 /* Keep a layer's parameters ("<layer>") or one parameter ("<layer>.weight") as they are in
- * training. Returns   REN_OK; REN_ERR_NAME; REN_ERR_UNSUPPORTED in this version. Threads   any. In
- * callbacks  yes.   Blocks  no.   Allocates  no. */
+ * training.
+ * Returns   REN_OK; REN_ERR_NAME; REN_ERR_UNSUPPORTED in this version
+ * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_param_set_frozen(ren_model *m, const char *name, uint32_t frozen);
 
 /* The number of parameters and the name of one, in the order of their creation.
@@ -837,8 +850,8 @@ REN_API const char *ren_param_name(ren_model *m, uint32_t index);
 
 /* Write all parameters as safetensors, through a temporary file that replaces `path` when complete.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_NO_MEMORY; REN_ERR_INVALID_ARGUMENT; the builder's error
- * Threads   any.   In callbacks  no.   Blocks  for steps under way and the file.   Allocates  yes.
- */
+ * Threads   any.   In callbacks  no.
+ * Blocks    for steps under way and the file.   Allocates  yes. */
 REN_API ren_status ren_model_save(ren_model *m, const char *path, ren_error *err);
 
 enum {
@@ -851,8 +864,8 @@ enum {
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_FORMAT (hostile or damaged; the text says where);
  *           REN_ERR_NAME (missing or extra tensor); REN_ERR_SHAPE (wrong shape or dtype);
  *           REN_ERR_NO_MEMORY; REN_ERR_INVALID_ARGUMENT; the builder's error
- * Threads   any.   In callbacks  no.   Blocks  for steps under way and the file.   Allocates  yes.
- */
+ * Threads   any.   In callbacks  no.
+ * Blocks    for steps under way and the file.   Allocates  yes. */
 REN_API ren_status ren_model_load(ren_model *m, const char *path, uint32_t flags, ren_error *err);
 
 /* ------------------------------------------------------------------ trainer and inference */
@@ -874,8 +887,9 @@ typedef enum ren_precision {
  * SGD    g += wd p; v = momentum v + g (v = g at first); p -= lr (nesterov ? g + momentum v : v)
  * Adam   g += wd p; m, v moments; p -= lr mhat / (sqrt(vhat) + eps)   (Kingma and Ba 2015)
  * AdamW  p -= lr wd p, then Adam without decay                        (Loshchilov and Hutter 2019)
- * LARS   t = eta |p| / (|g| + wd |p| + eps), 1 where |p| or |g| is 0; v = momentum v + lr t (g + wd
- * p); p -= v                                                       (You, Gitman, Ginsburg 2017) */
+ * LARS   t = eta |p| / (|g| + wd |p| + eps), 1 where |p| or |g| is 0;
+ *        v = momentum v + lr t (g + wd p); p -= v                     (You, Gitman, Ginsburg 2017)
+ */
 typedef struct ren_trainer_config {
     uint32_t struct_size;
     ren_optimizer optimizer;
@@ -912,8 +926,9 @@ static inline ren_trainer_config ren_trainer_config_default(void)
  * Returns   REN_OK; REN_ERR_SHAPE (loss is not a loss of this model); REN_ERR_UNSUPPORTED;
  *           REN_ERR_BUSY (the model has a trainer); REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY;
  *           REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT; the builder's error
- * Threads   the builder's.   In callbacks  no.   Blocks  for planning: a slow call.   Allocates
- * yes. Lifetime  until ren_trainer_destroy, which must come before the model's. */
+ * Threads   the builder's.   In callbacks  no.
+ * Blocks    for planning: a slow call.   Allocates  yes.
+ * Lifetime  until ren_trainer_destroy, which must come before ren_model_destroy. */
 REN_API ren_status ren_trainer_create(ren_model *m, ren_tensor loss,
                                       const ren_trainer_config *config, ren_trainer **out,
                                       ren_error *err);
@@ -935,8 +950,8 @@ typedef struct ren_step_desc {
     const ren_binding *bindings; /* every input that the loss needs, once */
     uint32_t binding_count;
     uint32_t batch; /* rows of this batch; 0 = the input's dims[0], which is the most */
-    void (*inputs_consumed)(
-        void *user); /* host memory may be reused; on a thread of libren's; may be NULL */
+    /* Host memory may be reused from here on. On a thread of libren's; may be NULL. */
+    void (*inputs_consumed)(void *user);
     ren_done_fn done;
     void *user;
     ren_deliver deliver;
@@ -952,10 +967,11 @@ static inline ren_step_desc ren_step_desc_default(void)
 }
 
 /* Post one training step: copy the inputs, forward, backward, update. Steps run in the order
- * posted. Returns   REN_OK; REN_ERR_QUEUE_FULL (too many steps under way; nothing kept, retry after
- * ren_pump); REN_ERR_NAME (unknown, missing or doubled input); REN_ERR_SHAPE (bytes or batch
- * wrong); REN_ERR_BUSY (data = NULL without an acquired slot); and as ren_post Threads   one at a
- * time per trainer.   In callbacks  yes.   Blocks  no.   Allocates  no. */
+ * posted.
+ * Returns   REN_OK; REN_ERR_QUEUE_FULL (too many steps under way; nothing kept, retry after
+ *           ren_pump); REN_ERR_NAME (unknown, missing or doubled input); REN_ERR_SHAPE (bytes or
+ *           batch wrong); REN_ERR_BUSY (data = NULL without an acquired slot); and as ren_post
+ * Threads   one at a time per trainer.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job);
 
 typedef enum ren_scalar {
@@ -976,11 +992,11 @@ typedef enum ren_scalar {
 REN_API ren_status ren_trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value);
 
 /* Borrow a pinned staging slot for an input; the next ren_trainer_step whose binding has data =
- * NULL consumes it. Two slots (A and B) per input. Returns   REN_OK; REN_ERR_BUSY (both slots are
- * filled or being copied: retry after ren_pump); REN_ERR_NAME; REN_ERR_INVALID_ARGUMENT;
- * REN_ERR_DEVICE_LOST; REN_ERR_FORKED Threads   the one that posts steps.   In callbacks  yes.
- * Blocks  no.   Allocates  no. Lifetime  the pointer is good until the step that consumes it is
- * posted. */
+ * NULL consumes it. Two slots (A and B) per input.
+ * Returns   REN_OK; REN_ERR_BUSY (both slots are filled or being copied: retry after ren_pump);
+ *           REN_ERR_NAME; REN_ERR_INVALID_ARGUMENT; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
+ * Threads   the one that posts steps.   In callbacks  yes.   Blocks  no.   Allocates  no.
+ * Lifetime  the pointer is good until the step that consumes it is posted. */
 REN_API ren_status ren_input_acquire(ren_trainer *t, const char *input, void **out_ptr,
                                      size_t *out_bytes);
 
@@ -1012,8 +1028,9 @@ static inline ren_infer_desc ren_infer_desc_default(void)
 /* Compute one output of a model for a batch of inputs, with a consistent version of the weights:
  * those after the last training step posted before it.
  * Returns   as ren_trainer_step.
- * Threads   any.   In callbacks  yes.   Blocks  the first call for an output plans it, and is slow;
- * see ren_infer_prepare.   Allocates  the first call for an output. */
+ * Threads   any.   In callbacks  yes.
+ * Blocks    no, but that the first call for an output plans it and is slow: see ren_infer_prepare.
+ * Allocates the first call for an output does. */
 REN_API ren_status ren_infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job);
 
 /* Do the planning of ren_infer for one output now, so that no later call has to.
@@ -1025,8 +1042,8 @@ REN_API ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error 
 
 /* Write what happens from now on to a Perfetto-compatible trace file.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_BUSY (a trace is open); REN_ERR_NO_MEMORY;
- * REN_ERR_UNSUPPORTED Threads   any.   In callbacks  no.   Blocks  for the file.   Allocates  yes.
- */
+ *           REN_ERR_UNSUPPORTED
+ * Threads   any.   In callbacks  no.   Blocks  for the file.   Allocates  yes. */
 REN_API ren_status ren_trace_begin(ren_runtime *rt, const char *path, ren_error *err);
 
 /* Close the trace file.

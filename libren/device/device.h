@@ -3,21 +3,26 @@
  *
  * Purpose   A device is five lanes (ordered queues), events that order lanes, plain memory, copies,
  *           resolved operations and graphs. `cpu` is linked in; `cuda` is a module opened at run
- * time. Both fill a `ren__device_api`; core, graph, ops and train call nothing else of a device.
+ *           time. Both fill a `ren__device_api`; core, graph, ops and train call nothing else of a
+ *           device.
  * Module    A module exports one symbol, `ren__device_module_open`, has no undefined `ren_` symbol,
- * and reaches libren only through `ren__host_services`. Lanes     A lane is a physical ordered
- * queue, 0..lanes-1; the core maps the five streams to lanes. Commands of one lane run in the order
- * enqueued; lanes run at the same time. Threads   Enqueueing calls (copy, fill, call, op_launch,
- * event_record, event_wait, graph_*): the submitter only.  event_sync: one waiter per lane, at the
- * same time as everything else. mem_*, host_*, event_create/destroy, op_create/destroy: any thread,
- * serialised inside. No enqueueing call waits for the device; the caller keeps within
- * caps.lane_commands. Events    An event holds the point of its latest record. event_wait orders
- * the lane behind the latest record enqueued before the wait (CUDA's rule); waiting for a never
- * recorded event is no wait. The caller re-records an event only when its last point has completed
- * or when everyone who must wait for the older point has enqueued that wait already. Faults    A
- * call returns REN_OK or an error; REN_ERR_DEVICE_LOST is sticky: from then on every call returns
- * it at once, event_sync included, and close still works. Order of destruction   ops and graphs
- * before memory before close; the lanes must be idle or lost.
+ *           and reaches libren only through `ren__host_services`.
+ * Lanes     A lane is a physical ordered queue, 0..lanes-1; the core maps the five streams to
+ *           lanes. Commands of one lane run in the order enqueued; lanes run at the same time.
+ * Threads   Enqueueing calls (copy, fill, call, op_launch, event_record, event_wait, graph_*): the
+ *           submitter only.
+ *           event_sync: one waiter per lane, at the same time as everything else.
+ *           mem_*, host_*, event_create and _destroy, op_create and _destroy: any thread,
+ *           serialised inside.
+ *           No enqueueing call waits for the device; the caller keeps within caps.lane_commands.
+ * Events    An event holds the point of its latest record. event_wait orders the lane behind the
+ *           latest record enqueued before the wait (CUDA's rule); waiting for a never recorded
+ *           event is no wait. The caller re-records an event only when its last point has completed
+ *           or when everyone who must wait for the older point has enqueued that wait already.
+ * Faults    A call returns REN_OK or an error; REN_ERR_DEVICE_LOST is sticky: from then on every
+ *           call returns it at once, event_sync included, and close still works.
+ * Order     of destruction: ops and graphs before memory before close; the lanes must be idle or
+ *           lost.
  */
 #ifndef REN_DEVICE_H
 #define REN_DEVICE_H
@@ -61,8 +66,7 @@ typedef struct ren__device_caps {
     char name[128];             /* for people */
     uint32_t lane_commands;     /* commands one lane may hold before enqueueing could block */
     uint32_t host_reads_device; /* 1 = host code may dereference device addresses (CPU device) */
-    uint32_t
-        pageable_copies; /* 1 = copy() takes any host memory without waiting; 0 = pinned only */
+    uint32_t pageable_copies;   /* 1 = copy() takes any host memory at once; 0 = pinned only */
     uint32_t conv_weights_ohwi; /* layout of convolution weights in device memory: 0 OIHW, 1 OHWI */
     uint32_t graphs;            /* 1 = graph_* work */
     uint64_t memory_bytes;      /* of the device */
@@ -89,52 +93,92 @@ typedef enum ren__activation {
 
 /* Operation kinds. The operand order is part of the contract: inputs, then ">", then outputs; "?"
  * may be absent (rank 0, NULL pointer). The formulas are those of ren.h. f32 unless said otherwise.
+ *
+ * LINEAR_FWD         0 x[N,I]  1 w[O,I]  2 b[O]?           > 3 y[N,O]
+ * LINEAR_BWD_DATA    0 dy[N,O]  1 w[O,I]                   > 2 dx[N,I]
+ * LINEAR_BWD_WEIGHT  0 dy[N,O]  1 x[N,I]                   > 2 dw[O,I]
+ * BIAS_GRAD          0 dy[..,C]                            > 1 db[C]     sum over all rows
+ * CONV_FWD           0 x[N,H,W,C]  1 w (OIHW dims)  2 b[O]?  > 3 y
+ * CONV_BWD_DATA      0 dy  1 w                             > 2 dx
+ * CONV_BWD_WEIGHT    0 dy  1 x                             > 2 dw
+ * MAX_POOL_FWD       0 x                                   > 1 y  2 saved?
+ *                      saved: in training, of the op's saved_bytes
+ * MAX_POOL_BWD       0 dy  1 x  2 y  3 saved               > 4 dx
+ * AVG_POOL_FWD       0 x                                   > 1 y
+ * AVG_POOL_BWD       0 dy                                  > 1 dx
+ * GLOBAL_AVG_FWD     0 x[N,H,W,C]                          > 1 y[N,C]
+ * GLOBAL_AVG_BWD     0 dy[N,C]                             > 1 dx[N,H,W,C]
+ * BATCH_NORM_TRAIN   0 x  1 weight[C]  2 bias[C]  3 rmean[C]  4 rvar[C]
+ *                      > 5 y  6 mean[C]  7 rstd[C]  8 new_rmean[C]  9 new_rvar[C]
+ *                      3 and 8, 4 and 9 may be the same memory
+ * BATCH_NORM_BWD     0 dy  1 x  2 weight  3 mean  4 rstd   > 5 dx  6 dweight  7 dbias
+ * BATCH_NORM_EVAL    0 x  1 weight  2 bias  3 rmean  4 rvar  > 5 y
+ * ACT_FWD            0 x                                   > 1 y         in place for RELU
+ * ACT_BWD            0 dy  1 x  2 y                        > 3 dx        RELU reads y only
+ * DROPOUT_FWD        0 x  1 control                        > 2 y
+ *                      the mask is a function of (seed, layer, step, element)
+ * DROPOUT_BWD        0 dy  1 control                       > 2 dx
+ * ADD                0 a  1 b                              > 2 y         2 may be 0 or 1
+ * CONCAT             0..n-1 x_i[..,C_i]                    > 11 y[..,sum C_i]   n = desc.count
+ * SPLIT              0 x[..,sum C_i]                       > 1..n y_i[..,C_i]   n = desc.count
+ * XENT_FWD           0 logits[N,C]  1 labels i32[N]        > 2 loss[1]  3 prob[N,C]
+ * XENT_BWD           0 prob[N,C]  1 labels  2 control      > 3 dlogits[N,C]
+ *                      times loss_scale / N
+ * MSE_FWD            0 x  1 target                         > 2 loss[1]
+ * MSE_BWD            0 x  1 target  2 control              > 3 dx
+ * HUBER_FWD          0 x  1 target                         > 2 loss[1]
+ * HUBER_BWD          0 x  1 target  2 control              > 3 dx
+ * CHECK              0 grads[n]  1 control                 > 2 state
+ *                      sets found_inf and grad_norm
+ * ADVANCE            0 control                             > 1 state
+ *                      counts the step unless it is skipped; adjusts loss_scale
+ * SGD                0 g[n]  1 control  2 state            > 3 p[n]  4 velocity[n]   in place
+ * ADAM               0 g[n]  1 control  2 state            > 3 p[n]  4 m[n]  5 v[n]  in place
+ * ADAMW              as ADAM
+ * LARS               0 g[n]  1 control  2 state            > 3 p[n]  4 velocity[n]
+ *                      one tensor a call
+ * EMA                0 p[n]  1 control  2 state            > 3 average[n]            in place
+ * CAST               0 x[n] of one dtype                   > 1 y[n] of another
  */
 typedef enum ren__op_kind {
     REN__OP_NONE = 0,
-    REN__OP_LINEAR_FWD,        /* 0 x[N,I] 1 w[O,I] 2 b[O]?         > 3 y[N,O] */
-    REN__OP_LINEAR_BWD_DATA,   /* 0 dy[N,O] 1 w[O,I]                > 2 dx[N,I] */
-    REN__OP_LINEAR_BWD_WEIGHT, /* 0 dy[N,O] 1 x[N,I]                > 2 dw[O,I] */
-    REN__OP_BIAS_GRAD,         /* 0 dy[..,C]                        > 1 db[C]   sum over all rows */
-    REN__OP_CONV_FWD,          /* 0 x[N,H,W,C] 1 w (OIHW dims) 2 b[O]? > 3 y */
-    REN__OP_CONV_BWD_DATA,     /* 0 dy 1 w                          > 2 dx */
-    REN__OP_CONV_BWD_WEIGHT,   /* 0 dy 1 x                          > 2 dw */
-    REN__OP_MAX_POOL_FWD,      /* 0 x                               > 1 y 2 saved? (training: op's
-                                  saved_bytes) */
-    REN__OP_MAX_POOL_BWD,      /* 0 dy 1 x 2 y 3 saved              > 4 dx */
-    REN__OP_AVG_POOL_FWD,      /* 0 x                               > 1 y */
-    REN__OP_AVG_POOL_BWD,      /* 0 dy                              > 1 dx */
-    REN__OP_GLOBAL_AVG_FWD,    /* 0 x[N,H,W,C]                      > 1 y[N,C] */
-    REN__OP_GLOBAL_AVG_BWD,    /* 0 dy[N,C]                         > 1 dx[N,H,W,C] */
-    REN__OP_BATCH_NORM_TRAIN,  /* 0 x 1 weight[C] 2 bias[C] 3 rmean[C] 4 rvar[C] > 5 y 6 mean[C] 7
-                                  rstd[C]  8 new_rmean[C] 9 new_rvar[C]   (3 and 8, 4 and 9 may be the
-                                  same memory) */
-    REN__OP_BATCH_NORM_BWD,    /* 0 dy 1 x 2 weight 3 mean 4 rstd   > 5 dx 6 dweight 7 dbias */
-    REN__OP_BATCH_NORM_EVAL,   /* 0 x 1 weight 2 bias 3 rmean 4 rvar > 5 y */
-    REN__OP_ACT_FWD,     /* 0 x                               > 1 y   (may be in place for RELU) */
-    REN__OP_ACT_BWD,     /* 0 dy 1 x 2 y                      > 3 dx  (RELU reads y only) */
-    REN__OP_DROPOUT_FWD, /* 0 x 1 control                     > 2 y   mask from (seed, layer, step,
-                            element) */
-    REN__OP_DROPOUT_BWD, /* 0 dy 1 control                    > 2 dx */
-    REN__OP_ADD,         /* 0 a 1 b                           > 2 y   (2 may be 0 or 1) */
-    REN__OP_CONCAT,    /* 0..n-1 x_i[..,C_i]                > 11 y[..,sum C_i]   count in params */
-    REN__OP_SPLIT,     /* 0 x[..,sum C_i]                   > 1..n y_i[..,C_i]   count in params */
-    REN__OP_XENT_FWD,  /* 0 logits[N,C] 1 labels i32[N]     > 2 loss[1] 3 prob[N,C] */
-    REN__OP_XENT_BWD,  /* 0 prob[N,C] 1 labels 2 control    > 3 dlogits[N,C]   times loss_scale / N
-                        */
-    REN__OP_MSE_FWD,   /* 0 x 1 target                      > 2 loss[1] */
-    REN__OP_MSE_BWD,   /* 0 x 1 target 2 control            > 3 dx */
-    REN__OP_HUBER_FWD, /* 0 x 1 target                      > 2 loss[1] */
-    REN__OP_HUBER_BWD, /* 0 x 1 target 2 control            > 3 dx */
-    REN__OP_CHECK,     /* 0 grads[n] 1 control              > 2 state   found_inf and grad_norm */
-    REN__OP_ADVANCE,   /* 0 control                         > 1 state   counts the step, unless
-                          skipped;   adjusts loss_scale */
-    REN__OP_SGD,       /* 0 g[n] 1 control 2 state          > 3 p[n] 4 velocity[n]  (in place) */
-    REN__OP_ADAM,      /* 0 g[n] 1 control 2 state          > 3 p[n] 4 m[n] 5 v[n]  (in place) */
-    REN__OP_ADAMW,     /* as ADAM */
-    REN__OP_LARS, /* 0 g[n] 1 control 2 state          > 3 p[n] 4 velocity[n]  one tensor a call */
-    REN__OP_EMA,  /* 0 p[n] 1 control 2 state          > 3 average[n]          (in place) */
-    REN__OP_CAST, /* 0 x[n] dtype A                    > 1 y[n] dtype B */
+    REN__OP_LINEAR_FWD,
+    REN__OP_LINEAR_BWD_DATA,
+    REN__OP_LINEAR_BWD_WEIGHT,
+    REN__OP_BIAS_GRAD,
+    REN__OP_CONV_FWD,
+    REN__OP_CONV_BWD_DATA,
+    REN__OP_CONV_BWD_WEIGHT,
+    REN__OP_MAX_POOL_FWD,
+    REN__OP_MAX_POOL_BWD,
+    REN__OP_AVG_POOL_FWD,
+    REN__OP_AVG_POOL_BWD,
+    REN__OP_GLOBAL_AVG_FWD,
+    REN__OP_GLOBAL_AVG_BWD,
+    REN__OP_BATCH_NORM_TRAIN,
+    REN__OP_BATCH_NORM_BWD,
+    REN__OP_BATCH_NORM_EVAL,
+    REN__OP_ACT_FWD,
+    REN__OP_ACT_BWD,
+    REN__OP_DROPOUT_FWD,
+    REN__OP_DROPOUT_BWD,
+    REN__OP_ADD,
+    REN__OP_CONCAT,
+    REN__OP_SPLIT,
+    REN__OP_XENT_FWD,
+    REN__OP_XENT_BWD,
+    REN__OP_MSE_FWD,
+    REN__OP_MSE_BWD,
+    REN__OP_HUBER_FWD,
+    REN__OP_HUBER_BWD,
+    REN__OP_CHECK,
+    REN__OP_ADVANCE,
+    REN__OP_SGD,
+    REN__OP_ADAM,
+    REN__OP_ADAMW,
+    REN__OP_LARS,
+    REN__OP_EMA,
+    REN__OP_CAST,
     REN__OP_KINDS
 } ren__op_kind;
 
@@ -174,16 +218,16 @@ typedef struct ren__op_desc {
     uint32_t struct_size;
     ren__op_kind kind;
     ren__tensor_desc operand[REN__OPERANDS];
-    uint32_t kernel[2], stride[2], padding[2], dilation[2],
-        groups; /* all set, dilation and groups >= 1 */
+    /* All set; dilation and groups at least 1. */
+    uint32_t kernel[2], stride[2], padding[2], dilation[2], groups;
     ren__activation activation;
     float alpha; /* leaky slope; dropout probability; huber delta; label smoothing; bn momentum */
     float eps;   /* batch norm */
     uint32_t layer;    /* dropout: which layer, part of the counter */
     uint32_t count;    /* concat, split */
     uint32_t training; /* pooling: keep what the backward pass needs */
-    uint32_t
-        dynamic_scale; /* 1 = ADVANCE adjusts loss_scale, XENT_BWD and the optimizers apply it */
+    /* 1 = ADVANCE adjusts loss_scale, XENT_BWD and the optimizers apply it. */
+    uint32_t dynamic_scale;
 } ren__op_desc;
 
 typedef struct ren__op ren__op; /* resolved: library primitives made, nothing left to decide */
@@ -226,8 +270,7 @@ typedef struct ren__device_api {
     void (*event_destroy)(ren__device *dev, ren__event *event);
     ren_status (*event_record)(ren__device *dev, uint32_t lane, ren__event *event);
     ren_status (*event_wait)(ren__device *dev, uint32_t lane, ren__event *event);
-    /* Sleep until the event's latest record has completed. The caller knows that it was recorded.
-     */
+    /* Sleep until the event's latest record has completed. The caller knows that there is one. */
     ren_status (*event_sync)(ren__device *dev, ren__event *event);
 
     /* Either side may be device or host memory (pinned unless caps.pageable_copies). No overlap. */
@@ -237,13 +280,12 @@ typedef struct ren__device_api {
     ren_status (*call)(ren__device *dev, uint32_t lane, ren__call_fn fn, void *user,
                        ren_status *out_status);
 
-    /* Resolve an operation for one lane. Deterministic: depends on desc, device and library only.
-     */
+    /* Resolve an operation for one lane. The result depends on desc, device and library only. */
     ren_status (*op_create)(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
                             ren__op **out, ren__op_needs *needs, ren_error *err);
     void (*op_destroy)(ren__device *dev, ren__op *op);
-    /* operands: device addresses by the kind's operand order; must stay valid until the lane is
-     * past it. */
+    /* operands: device addresses by the kind's operand order; they must stay valid until the lane
+     * is past the launch. */
     ren_status (*op_launch)(ren__device *dev, uint32_t lane, ren__op *op,
                             void *const operands[REN__OPERANDS], void *workspace);
 
