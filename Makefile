@@ -205,10 +205,12 @@ deps-bench:
 	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps bench
 
 check-layers:
+	@sh tests/tools/check-layers --self-test
 	@sh tests/tools/check-layers
 
 check-symbols:
 	+@$(SUBMAKE) FLAVOUR=release all
+	@CC="$(CC)" sh tests/tools/check-symbols --self-test
 	@sh tests/tools/check-symbols build/release
 
 check-format:
