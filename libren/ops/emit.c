@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/ops/emit.c - what the families share: tasks, values, gradients, shape texts.
+ *
+ * Purpose   Families describe a task as a sequence of reads and writes; the bookkeeping that every
+ *           one of them needs is here once.
+ * Threads   one per emitter.
+ * Memory    none of its own: values and tasks belong to the task graph.
+ */
+#include "ops.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define MAX_TENSOR_BYTES (UINT64_C(1) << 40)
+
+static const ren__op_family *const families[REN__NODE_KINDS] = {
+    [REN__NODE_LINEAR] = &ren__family_linear,
+    [REN__NODE_CONV2D] = &ren__family_conv2d,
+    [REN__NODE_BATCH_NORM] = &ren__family_batch_norm,
+    [REN__NODE_MAX_POOL] = &ren__family_max_pool,
+    [REN__NODE_AVG_POOL] = &ren__family_avg_pool,
+    [REN__NODE_GLOBAL_AVG_POOL] = &ren__family_global_avg_pool,
+    [REN__NODE_ACTIVATION] = &ren__family_activation,
+    [REN__NODE_DROPOUT] = &ren__family_dropout,
+    [REN__NODE_ADD] = &ren__family_add,
+    [REN__NODE_CONCAT] = &ren__family_concat,
+    [REN__NODE_FLATTEN] = &ren__family_flatten,
+    [REN__NODE_CROSS_ENTROPY] = &ren__family_cross_entropy,
+    [REN__NODE_MSE] = &ren__family_mse,
+    [REN__NODE_HUBER] = &ren__family_huber,
+};
+
+/* NULL for REN__NODE_INPUT. */
+const ren__op_family *ren__op_family_of(ren__node_kind kind)
+{
+    return families[kind];
+}
+
+/* ------------------------------------------------------------------ tasks */
+
+ren__tensor_desc ren__emit_desc(const ren__emitter *e, uint32_t index)
+{
+    const ren__node *n = e->nodes[index];
+    ren__tensor_desc desc = n->out;
+    const ren__op_family *family = families[n->kind];
+    if (!family || !family->is_loss) {
+        desc.dims[0] = e->batch;
+    }
+    return desc;
+}
+
+ren__tensor_desc ren__emit_bytes_desc(uint64_t bytes)
+{
+    ren__tensor_desc desc = {.dtype = REN_U8, .rank = 1};
+    desc.dims[0] = (int64_t)bytes;
+    return desc;
+}
+
+ren__tensor_desc ren__emit_vector_desc(uint64_t elements)
+{
+    ren__tensor_desc desc = {.dtype = REN_F32, .rank = 1};
+    desc.dims[0] = (int64_t)elements;
+    return desc;
+}
+
+ren__task ren__emit_op(const ren__emitter *e, const ren__node *n, ren__op_kind kind,
+                       ren_stream stream, uint64_t cost)
+{
+    ren__task t;
+    memset(&t, 0, sizeof t);
+    t.name = n->name;
+    t.segment = e->segment;
+    t.kind = REN__TASK_OP;
+    t.stream = stream;
+    t.free_stream = 1;
+    t.cost = cost;
+    t.op.struct_size = (uint32_t)sizeof t.op;
+    t.op.kind = kind;
+    t.op.groups = 1;
+    for (uint32_t i = 0; i < 2; i++) {
+        t.op.kernel[i] = 1;
+        t.op.stride[i] = 1;
+        t.op.dilation[i] = 1;
+    }
+    t.op.training = e->training;
+    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+        t.operand[i] = REN__NO_VALUE;
+    }
+    return t;
+}
+
+void ren__emit_read(ren__task *t, uint32_t operand, uint32_t value, const ren__tensor_desc *desc)
+{
+    t->operand[operand] = value;
+    t->op.operand[operand] = *desc;
+    t->reads |= 1u << operand;
+}
+
+void ren__emit_write(ren__task *t, uint32_t operand, uint32_t value, const ren__tensor_desc *desc)
+{
+    t->operand[operand] = value;
+    t->op.operand[operand] = *desc;
+    t->writes |= 1u << operand;
+}
+
+void ren__emit_read_param(const ren__emitter *e, ren__task *t, uint32_t operand, uint32_t param)
+{
+    ren__emit_read(t, operand, e->param_values[param], &e->param_descs[param]);
+}
+
+uint32_t ren__emit_task(ren__emitter *e, const ren__task *t)
+{
+    return ren__task_graph_add(e->graph, t);
+}
+
+void ren__emit_window(ren__task *t, const ren__node *n)
+{
+    memcpy(t->op.kernel, n->kernel, sizeof t->op.kernel);
+    memcpy(t->op.stride, n->stride, sizeof t->op.stride);
+    memcpy(t->op.padding, n->padding, sizeof t->op.padding);
+    memcpy(t->op.dilation, n->dilation, sizeof t->op.dilation);
+    t->op.groups = n->groups;
+}
+
+/* ------------------------------------------------------------------ values and gradients */
+
+uint32_t ren__emit_local(ren__emitter *e, const ren__node *n, uint64_t bytes)
+{
+    return ren__task_graph_value(e->graph, n->name, REN__VALUE_LOCAL, bytes);
+}
+
+uint32_t ren__emit_output(ren__emitter *e, uint32_t index)
+{
+    ren__tensor_desc desc = ren__emit_desc(e, index);
+    e->values[index] = ren__emit_local(e, e->nodes[index], ren__tensor_bytes(&desc));
+    return e->values[index];
+}
+
+void ren__emit_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value)
+{
+    if (!e->wants_grad[index]) {
+        return;
+    }
+    if (e->grads[index] == REN__NO_VALUE) {
+        e->grads[index] = value;
+        return;
+    }
+    ren__tensor_desc desc = ren__emit_desc(e, index);
+    uint64_t bytes = ren__tensor_bytes(&desc);
+    uint32_t sum = ren__emit_local(e, n, bytes);
+    ren__task t = ren__emit_op(e, n, REN__OP_ADD, REN_STREAM_COMP_3, 3 * bytes);
+    ren__emit_read(&t, 0, e->grads[index], &desc);
+    ren__emit_read(&t, 1, value, &desc);
+    ren__emit_write(&t, 2, sum, &desc);
+    ren__emit_task(e, &t);
+    e->grads[index] = sum;
+}
+
+void ren__emit_bias_grad(ren__emitter *e, const ren__node *n, uint32_t param, uint32_t dy,
+                         const ren__tensor_desc *dy_desc)
+{
+    if (param == REN__NO_PARAM || e->param_grads[param] == REN__NO_VALUE) {
+        return;
+    }
+    ren__task t =
+        ren__emit_op(e, n, REN__OP_BIAS_GRAD, REN_STREAM_COMP_2, ren__tensor_elements(dy_desc));
+    ren__emit_read(&t, 0, dy, dy_desc);
+    ren__emit_write(&t, 1, e->param_grads[param], &e->param_descs[param]);
+    ren__emit_task(e, &t);
+}
+
+/* ------------------------------------------------------------------ shapes */
+
+ren_status ren__shape_fail(ren__shape_error *err, ren_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    return status;
+}
+
+void ren__shape_text(const ren__tensor_desc *desc, char out[80])
+{
+    static const char *const dtypes[] = {"f32", "f16", "bf16", "i32", "u8"};
+    int at = snprintf(out, 80, "%s [", dtypes[desc->dtype]);
+    for (uint32_t i = 0; i < desc->rank && at < 70; i++) {
+        at += snprintf(out + at, (size_t)(80 - at), "%s%lld", i ? ", " : "",
+                       (long long)desc->dims[i]);
+    }
+    if (at < 79) {
+        out[at] = ']';
+        out[at + 1] = '\0';
+    }
+}
+
+ren_status ren__shape_expect(const ren__node *n, const ren__shape_in *in, uint32_t rank,
+                             ren__shape_error *err)
+{
+    char shape[80];
+    ren__shape_text(&in->desc, shape);
+    if (in->is_loss) {
+        return ren__shape_fail(err, REN_ERR_SHAPE, "%s: input %s is a loss", n->name, in->name);
+    }
+    if (in->desc.dtype != REN_F32) {
+        return ren__shape_fail(err, REN_ERR_SHAPE, "%s: input %s is %s, not f32", n->name, in->name,
+                               shape);
+    }
+    if (rank && in->desc.rank != rank) {
+        return ren__shape_fail(err, REN_ERR_SHAPE, "%s: input %s is %s, not of rank %u", n->name,
+                               in->name, shape, rank);
+    }
+    return REN_OK;
+}
+
+ren_status ren__shape_check_size(const char *name, const ren__tensor_desc *desc,
+                                 ren__shape_error *err)
+{
+    uint64_t bytes = ren__dtype_bytes(desc->dtype);
+    for (uint32_t i = 0; i < desc->rank; i++) {
+        if (desc->dims[i] < 1 || desc->dims[i] > INT32_MAX) {
+            return ren__shape_fail(err, REN_ERR_SHAPE, "%s: dimension %u is %lld, not 1..%ld", name,
+                                   i, (long long)desc->dims[i], (long)INT32_MAX);
+        }
+        if (__builtin_mul_overflow(bytes, (uint64_t)desc->dims[i], &bytes) ||
+            bytes > MAX_TENSOR_BYTES) {
+            return ren__shape_fail(err, REN_ERR_SHAPE, "%s: larger than 2^40 bytes", name);
+        }
+    }
+    return REN_OK;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/ops/ops.h - operation families: shape rule, parameters, and the tasks of both passes.
+ *
+ * Purpose   A model is a list of nodes; each node belongs to one family. A family knows what shape
+ *           comes out, which parameters the node owns, and which tasks compute its output and its
+ *           gradients. train/ builds nodes and walks them; nothing here knows trainers or runtimes.
+ * Streams   A task names the stream of the STATIC table: linear and convolution forward, losses and
+ *           weight gradients on COMP_1; batch norm, pooling, dropout and bias gradients on COMP_2;
+ *           activations, sums, joins and data gradients on COMP_3. The backward pass of a linear or
+ *           convolution node thus forks three ways. The policy GREEDY may move compute tasks.
+ * Gradients The gradient of a tensor is complete when all nodes that read it have run backward,
+ *           which reverse node order guarantees. A second contribution is added out of place, so a
+ *           contribution may be shared (the sum's backward pass hands on its own gradient).
+ * Threads   one thread per emitter; families are constant.
+ * Units     cost in floating point operations, or bytes moved for tasks that mostly move.
+ */
+#ifndef REN_OPS_OPS_H
+#define REN_OPS_OPS_H
+
+#include "../graph/plan.h"
+
+#define REN__NODE_INPUTS 16u
+#define REN__NODE_PARAMS 4u
+#define REN__NODE_SAVED  3u  /* values that a node's forward pass keeps for its backward pass */
+#define REN__NAME_BYTES  64u /* 63 characters */
+#define REN__NO_PARAM    UINT32_MAX
+
+typedef enum ren__node_kind {
+    REN__NODE_INPUT = 0,
+    REN__NODE_LINEAR,
+    REN__NODE_CONV2D,
+    REN__NODE_BATCH_NORM,
+    REN__NODE_MAX_POOL,
+    REN__NODE_AVG_POOL,
+    REN__NODE_GLOBAL_AVG_POOL,
+    REN__NODE_ACTIVATION,
+    REN__NODE_DROPOUT,
+    REN__NODE_ADD,
+    REN__NODE_CONCAT,
+    REN__NODE_FLATTEN,
+    REN__NODE_CROSS_ENTROPY,
+    REN__NODE_MSE,
+    REN__NODE_HUBER,
+    REN__NODE_KINDS
+} ren__node_kind;
+
+/* One operation and the one tensor that it makes: a tensor's index is its node's. */
+typedef struct ren__node {
+    ren__node_kind kind;
+    char name[REN__NAME_BYTES];
+    ren__tensor_desc out; /* with the model's full batch in dims[0] */
+    uint32_t inputs[REN__NODE_INPUTS];
+    uint32_t input_count;
+    uint32_t params[REN__NODE_PARAMS]; /* index or REN__NO_PARAM */
+    uint32_t units;                    /* linear, convolution: output features */
+    uint32_t kernel[2], stride[2], padding[2], dilation[2], groups;
+    uint32_t disable_bias;
+    ren__activation activation;
+    float alpha; /* slope, probability, delta, label smoothing, momentum */
+    float eps;
+    uint32_t layer; /* dropout: distinguishes the masks of two layers */
+} ren__node;
+
+typedef enum ren__param_init {
+    REN__INIT_UNIFORM = 0, /* in +-bound */
+    REN__INIT_ZERO,
+    REN__INIT_ONE
+} ren__param_init;
+
+typedef struct ren__param_spec {
+    const char *suffix; /* ".weight"; static */
+    uint32_t slot;      /* index in node.params */
+    uint32_t rank;
+    int64_t dims[REN_MAX_RANK]; /* boundary layout */
+    ren__param_init init;
+    float bound;
+    uint32_t is_statistic; /* 1 = not trained: running mean and variance */
+    uint32_t is_conv;      /* 1 = the device may keep it as OHWI */
+} ren__param_spec;
+
+/* ------------------------------------------------------------------ emission */
+
+typedef struct ren__emitter {
+    ren__task_graph *graph;
+    ren__node *const *nodes;
+    uint32_t node_count;
+    int64_t batch;
+    uint32_t training;
+    const char *segment;                /* of the tasks emitted now */
+    uint32_t *values;                   /* by node: the value of its output */
+    uint32_t *grads;                    /* by node: the gradient so far, or REN__NO_VALUE */
+    const uint8_t *wants_grad;          /* by node */
+    uint32_t (*saved)[REN__NODE_SAVED]; /* by node */
+    const uint32_t *param_values;       /* by parameter */
+    const uint32_t *param_grads;        /* by parameter; REN__NO_VALUE = keep it as it is */
+    const ren__tensor_desc *param_descs;
+    uint32_t control; /* value of ren__control, or REN__NO_VALUE in inference */
+} ren__emitter;
+
+/* The output of node `index`, with the emitter's batch. Losses keep their single element. */
+ren__tensor_desc ren__emit_desc(const ren__emitter *e, uint32_t index);
+
+/* A task of node n; operands are added by the calls below, then it goes to ren__emit_task. */
+ren__task ren__emit_op(const ren__emitter *e, const ren__node *n, ren__op_kind kind,
+                       ren_stream stream, uint64_t cost);
+void ren__emit_read(ren__task *t, uint32_t operand, uint32_t value, const ren__tensor_desc *desc);
+void ren__emit_write(ren__task *t, uint32_t operand, uint32_t value, const ren__tensor_desc *desc);
+void ren__emit_read_param(const ren__emitter *e, ren__task *t, uint32_t operand, uint32_t param);
+uint32_t ren__emit_task(ren__emitter *e, const ren__task *t);
+
+/* A new LOCAL value; for a node's output it also becomes the tensor's value. */
+uint32_t ren__emit_local(ren__emitter *e, const ren__node *n, uint64_t bytes);
+uint32_t ren__emit_output(ren__emitter *e, uint32_t index);
+
+/* Node `index`'s tensor has one more gradient contribution, complete in `value`. Nothing happens
+ * when the tensor needs none: callers ask wants_grad first to save the work. */
+void ren__emit_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value);
+
+/* Linear and convolution: the sum of dy over all rows, on COMP_2. `param` may be REN__NO_PARAM. */
+void ren__emit_bias_grad(ren__emitter *e, const ren__node *n, uint32_t param, uint32_t dy,
+                         const ren__tensor_desc *dy_desc);
+
+/* Convolution and pooling: copy the window of n into the task's op. */
+void ren__emit_window(ren__task *t, const ren__node *n);
+
+/* The control block as an operand's desc: bytes. */
+ren__tensor_desc ren__emit_bytes_desc(uint64_t bytes);
+ren__tensor_desc ren__emit_vector_desc(uint64_t elements);
+
+/* ------------------------------------------------------------------ families */
+
+typedef struct ren__shape_in {
+    const char *name;
+    ren__tensor_desc desc;
+    uint32_t is_loss;
+} ren__shape_in;
+
+typedef struct ren__shape_error {
+    char text[224];
+} ren__shape_error;
+
+typedef struct ren__op_family {
+    const char *name;
+    /* Check the node's inputs and options and give the output. REN_ERR_SHAPE or
+     * REN_ERR_INVALID_ARGUMENT with a text that names tensors and shapes. */
+    ren_status (*shape)(const ren__node *n, const ren__shape_in *in, ren__tensor_desc *out,
+                        ren__shape_error *err);
+    /* How many parameters, at most REN__NODE_PARAMS; NULL = none. Shapes have been checked. */
+    uint32_t (*params)(const ren__node *n, const ren__shape_in *in, ren__param_spec *out);
+    void (*forward)(ren__emitter *e, uint32_t index);
+    /* Runs when the node's output has its gradient in e->grads (losses: their own). */
+    void (*backward)(ren__emitter *e, uint32_t index);
+    uint32_t is_loss;
+} ren__op_family;
+
+const ren__op_family *ren__op_family_of(ren__node_kind kind);
+
+/* For shape rules. */
+ren_status ren__shape_fail(ren__shape_error *err, ren_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void ren__shape_text(const ren__tensor_desc *desc, char out[80]); /* "f32 [32, 8, 8, 1]" */
+/* f32, of this rank, no loss. */
+ren_status ren__shape_expect(const ren__node *n, const ren__shape_in *in, uint32_t rank,
+                             ren__shape_error *err);
+/* Every dimension 1..INT32_MAX, and the bytes below 2^40. */
+ren_status ren__shape_check_size(const char *name, const ren__tensor_desc *desc,
+                                 ren__shape_error *err);
+
+extern const ren__op_family ren__family_linear, ren__family_conv2d, ren__family_batch_norm,
+    ren__family_max_pool, ren__family_avg_pool, ren__family_global_avg_pool, ren__family_activation,
+    ren__family_dropout, ren__family_add, ren__family_concat, ren__family_flatten,
+    ren__family_cross_entropy, ren__family_mse, ren__family_huber;
+
+#endif
