@@ -5,12 +5,12 @@
  *           file can be looked at in Perfetto or chrome://tracing ("Trace Event Format", JSON).
  * Threads   span, instant, flow: any thread, at the same time as begin and end.  begin, end: any
  *           thread; of two at a time one wins.  init, deinit: no concurrent use.
- * Progress  Recording is lock-free: a counter says which record is one's own. While no trace is open
- *           it is one relaxed load. Nothing waits: end skips a record that is being written.
+ * Progress  Recording is lock-free: a counter says which record is one's own. While no trace is
+ *           open it is one relaxed load. Nothing waits: end skips a record that is being written.
  * Order     Records are claimed in order; the file names times, so readers need no order.
  * Memory    begin takes the whole buffer, end gives it back; recording never allocates. A buffer
- *           that a descheduled writer may still hold is kept until a later begin, end or deinit finds
- *           no writer inside. A full buffer drops what comes later and counts it.
+ *           that a descheduled writer may still hold is kept until a later begin, end or deinit
+ *           finds no writer inside. A full buffer drops what comes later and counts it.
  * Units     Nanoseconds on ren_now_ns' clock in; microseconds since begin in the file.
  * Not here  Counters that are always on: ren_runtime_stats.
  */
@@ -34,7 +34,7 @@ enum {
 
 enum {
     REN__TRACE_NAME_BYTES = 40,          /* longer names are cut, the NUL included */
-    REN__TRACE_DEFAULT_RECORDS = 1 << 17 /* 12 MiB */
+    REN__TRACE_DEFAULT_RECORDS = 1 << 17 /* 9 MiB */
 };
 
 typedef struct ren__trace ren__trace;

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* host_api/trace.c - ren_trace_begin and ren_trace_end: argument checks.
+ *
+ * Purpose   See ren.h.
+ * Not here  the recorder, see libren/trace/trace.h.
+ */
+#include "ren.h"
+
+#include "../libren/trace/trace.h"
+
+ren_status ren_trace_begin(ren_runtime *rt, const char *path, ren_error *err)
+{
+    if (!rt || !path || !*path) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "%s is %s", rt ? "path" : "rt",
+                         rt && path ? "empty" : "NULL");
+    }
+    ren_status status = ren__runtime_check_blocking(rt);
+    if (status != REN_OK) {
+        return REN__FAIL(err, status, "ren_trace_begin may not be called here");
+    }
+    return ren__trace_begin(ren__runtime_trace(rt), path, 0, ren__runtime_allocator(rt), err);
+}
+
+ren_status ren_trace_end(ren_runtime *rt)
+{
+    if (!rt) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    ren_status status = ren__runtime_check_blocking(rt);
+    return status == REN_OK ? ren__trace_end(ren__runtime_trace(rt)) : status;
+}
