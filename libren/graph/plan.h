@@ -2,13 +2,47 @@
 /* libren/graph/plan.h - from a list of tasks to a plan: streams, events, memory; and its issue.
  *
  * Purpose   train/ lists a step's tasks in an order that is right on one stream. The planner puts
- * each on a stream, finds the fewest events that keep every read and write in that order, packs the
- * values that live inside the step, and makes the device's operations. The submitter then issues
- * the plan again and again. Words     value: a piece of device memory that tasks read or write.
- * task: one command. segment: a named run of tasks. Edge kinds: data (a read after its write),
- * hazard (a write after a read or a write), control (named by the caller). Threads   building: one
- * thread. issue: the submitter only. (Essay to be completed by the implementation: edges, event
- * minimality, memory reuse.)
+ *           each on a stream, finds the fewest events that keep every read and write in that order,
+ *           packs the values that live inside the step, and makes the device's operations. The
+ *           submitter then issues the plan again and again.
+ * Words     value: a piece of device memory that tasks read or write. root: a value that is no alias.
+ *           task: one command. segment: a named run of tasks. lane: a physical ordered queue, see
+ *           device.h; several streams may share one.
+ * Threads   building and resolving: one thread. issue: the submitter only.
+ * Progress  build and resolve are slow calls; issue only enqueues, and never allocates.
+ * Order     program order, task by task, wherever two tasks touch a byte in common and one writes it.
+ * Memory    host memory by the allocator given; one region of device memory, taken by resolve.
+ * Units     bytes; costs in flops or bytes moved.
+ * Not here  what a step consists of, see train/; capture and replay of what issue enqueues.
+ *
+ * Why program order. The list is run from top to bottom, so on one stream every value is written
+ * before it is read and read before it is overwritten. Spreading it over lanes must lose none of
+ * that. For two tasks that touch the same bytes there are three ways to lose it, and each has an
+ * edge:
+ *   data      a read stays behind the write whose result it wants;
+ *   hazard    a write stays behind the reads and the write of what it destroys (an op that overwrites
+ *             its input waits for all other readers of that input);
+ *   control   the caller knows of an order that no byte shows.
+ * Data edges are kept apart from the other two: they say what flows and never change, while hazards
+ * depend on where values live. Edges run forward in the list, so it is a topological order already;
+ * issue keeps it, and no lane can wait for something not yet enqueued.
+ *
+ * Streams. STATIC takes each task's own stream. GREEDY lets a chain stay where it is and moves a
+ * branch away when what it would queue behind takes longer than an event; see assign.c.
+ *
+ * Events. An edge needs no event if both its tasks are on one lane, or if the consumer's lane knows
+ * the producer to be complete already, from earlier waits and from what their producers knew. Clocks
+ * of one number a lane answer that exactly, and the waits that remain are those and only those that
+ * every correct set of waits contains; the proof is in events.c. With one lane there is no event.
+ *
+ * Memory. LOCAL values share memory where the waits that exist anyway, together with the lanes'
+ * order, keep their users apart; packing adds no edge and costs no overlap; see place.c. Reuse is
+ * decided after the events for that reason: the other way round, every shared byte would be a hazard.
+ *
+ * Faults. Build refuses with REN_ERR_INTERNAL what only a fault of libren's can ask for: an operand
+ * outside its value or neither read nor written, a value of no bytes, a LOCAL value read before it is
+ * written, an edge against the order. Resolve undoes itself. A failed issue leaves the lanes
+ * unjoined; the next one joins them first.
  */
 #ifndef REN_GRAPH_PLAN_H
 #define REN_GRAPH_PLAN_H
@@ -61,14 +95,16 @@ ren_status ren__task_graph_create(const ren__host_allocator *a, ren__task_graph 
 void ren__task_graph_destroy(ren__task_graph *g); /* NULL is fine */
 uint32_t ren__task_graph_value(ren__task_graph *g, const char *name, ren__value_kind kind,
                                uint64_t bytes);
-/* Two values that name parts of one memory share hazards: `value` is then an alias inside `parent`
- * at `offset`. (flatten, gradients inside one flat region.) */
+/* A value that is the part of `parent` at `offset`. It shares the parent's hazards where they overlap;
+ * two aliases that do not overlap share none. (flatten, gradients inside one flat region.) An op
+ * touches its operand's value from operand_offset to the value's end, so give it an alias where it
+ * touches less; a copy or fill touches `bytes`. */
 uint32_t ren__task_graph_alias(ren__task_graph *g, const char *name, uint32_t parent,
                                uint64_t offset, uint64_t bytes);
 uint32_t ren__task_graph_add(ren__task_graph *g, const ren__task *task); /* task id; copied */
 void ren__task_graph_control(ren__task_graph *g, uint32_t before, uint32_t after);
-/* Known only once its op is made (max pool's `saved`): the value's size is taken from the op's
- * needs. */
+/* Known only once its op is made (max pool's `saved`): the size of `value`, a LOCAL root made with 0
+ * bytes, is what the needs of `task`'s op say. */
 void ren__task_graph_saved(ren__task_graph *g, uint32_t value, uint32_t task);
 
 typedef struct ren__plan_config {
@@ -77,7 +113,8 @@ typedef struct ren__plan_config {
     uint32_t lane_of[REN_STREAM_COUNT];
     ren_stream
         origin; /* all lanes start behind it and are joined to it at the end: UPDATE for steps */
-    uint32_t reuse; /* 1 = LOCAL values whose tasks are ordered anyway share memory */
+    uint32_t reuse;      /* 1 = LOCAL values whose tasks are ordered anyway share memory */
+    uint64_t event_cost; /* GREEDY: an event, in the unit of ren__task.cost; 0 = 2^20 */
 } ren__plan_config;
 
 /* Streams, edges, events. Pure: no device. g stays the caller's and may be destroyed afterwards. */
@@ -91,7 +128,8 @@ void ren__plan_destroy(
  * the plan is as before and may be destroyed. */
 ren_status ren__plan_resolve(ren__plan *plan, ren_runtime *rt, void *const *fixed, ren_error *err);
 
-/* Commands that one issue enqueues, by stream. After resolve. */
+/* The most commands that one issue without `sync` enqueues, by stream; those of a lane are given to
+ * the first stream that it runs. After resolve. */
 void ren__plan_need(const ren__plan *plan, uint32_t out_need[REN_STREAM_COUNT]);
 
 /* Enqueue all tasks. external[v] = address of each EXTERNAL value v (others ignored). All lanes
@@ -102,7 +140,10 @@ ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *externa
 
 /* For tests and dumps. */
 typedef struct ren__plan_counts {
-    uint32_t tasks, values, edges, events, waits, lanes_used;
+    uint32_t tasks, values;
+    uint32_t edges;            /* data, hazard and control, before any is found to be implied */
+    uint32_t events, waits;    /* between tasks; those of the fork and the join are not counted */
+    uint32_t lanes_used;       /* by tasks */
     uint64_t local_bytes;      /* packed */
     uint64_t local_bytes_flat; /* without sharing */
 } ren__plan_counts;

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/graph/internal.h - what the files of the planner share.
+ *
+ * Purpose   One home for the task graph's and the plan's structs, and for the steps of the pipeline:
+ *           edges (hazards.c), streams (assign.c), waits (events.c), memory (place.c), device
+ *           objects (resolve.c), commands (issue.c), pictures (dump.c).
+ * Threads   as plan.h says.
+ * Memory    arrays come from the allocator given at creation; issue allocates nothing.
+ * Units     bytes; costs in the unit of ren__task.cost.
+ */
+#ifndef REN_GRAPH_INTERNAL_H
+#define REN_GRAPH_INTERNAL_H
+
+#include "plan.h"
+
+#define REN__NO_TASK  UINT32_MAX
+#define REN__NO_EVENT UINT32_MAX
+
+/* GREEDY: what one event costs when the caller does not say, in the unit of ren__task.cost. */
+#define REN__EVENT_COST ((uint64_t)1 << 20)
+
+typedef struct ren__graph_value {
+    const char *name;
+    ren__value_kind kind;
+    uint32_t root;       /* the value whose memory this is: itself, unless an alias */
+    uint64_t offset;     /* into the root */
+    uint64_t bytes;      /* 0 until resolve for a value whose size its op decides */
+    uint32_t saved_task; /* the task whose op decides the size, or REN__NO_TASK */
+} ren__graph_value;
+
+typedef struct ren__control_edge {
+    uint32_t before, after;
+    uint32_t next; /* of the same `after`, in the plan's lists */
+} ren__control_edge;
+
+/* A growing array of elements of one size. */
+typedef struct ren__array {
+    void *items;
+    uint32_t count;
+    uint32_t capacity;
+} ren__array;
+
+struct ren__task_graph {
+    ren__host_allocator allocator;
+    ren__array values;   /* ren__graph_value */
+    ren__array tasks;    /* ren__task */
+    ren__array controls; /* ren__control_edge */
+    ren_status status;   /* the first error */
+    char text[160];
+};
+
+typedef enum ren__edge_kind {
+    REN__EDGE_DATA = 0,   /* `to` reads what `from` wrote */
+    REN__EDGE_HAZARD = 1, /* `to` writes over what `from` read or wrote */
+    REN__EDGE_CONTROL = 2 /* the caller says so */
+} ren__edge_kind;
+
+typedef struct ren__edge {
+    uint32_t from, to;
+    ren__edge_kind kind;
+    uint32_t value; /* the root that both touch, or REN__NO_VALUE for CONTROL */
+} ren__edge;
+
+/* What one point knows of each lane: known.after[l] = 1 + the latest task of lane l that is
+ * certainly complete there, 0 for none. Task numbers grow along a lane, so one number a lane is the
+ * whole truth. */
+typedef struct ren__clock {
+    uint32_t after[REN__LANES];
+} ren__clock;
+
+/* One task in the plan. The node after the last task is the join at origin's end: no command. */
+typedef struct ren__plan_node {
+    ren_stream stream;
+    uint32_t lane;
+    uint32_t data_first, data_count;   /* edges into this task, in plan->data */
+    uint32_t order_first, order_count; /* and in plan->order */
+    uint32_t wait_first, wait_count;   /* producers waited for, in plan->waits */
+    uint32_t event;                    /* event recorded behind the task, or REN__NO_EVENT */
+    ren__clock known;                  /* when the task starts */
+    uint64_t finish;                   /* expected, for GREEDY */
+    /* After resolve. */
+    ren__op *op;
+    ren__op_needs needs;
+    uint32_t externals; /* bit i: operand i is EXTERNAL, args[i] is its offset */
+    void *args[REN__OPERANDS];
+} ren__plan_node;
+
+typedef struct ren__lane_state {
+    uint32_t used;       /* 1 = a task runs here */
+    uint32_t first;      /* its first task */
+    uint32_t last;       /* its newest task so far */
+    uint32_t fork;       /* 1 = waits for the start event when an issue forks */
+    uint64_t free_at;    /* expected, for GREEDY */
+    ren__clock known;    /* now */
+    uint64_t workspace;  /* bytes, after resolve */
+    void *workspace_ptr; /* after resolve */
+} ren__lane_state;
+
+struct ren__plan {
+    ren__host_allocator allocator;
+    ren__plan_config config;
+    uint32_t origin_lane;
+
+    uint32_t value_count, task_count;
+    ren__graph_value *values;
+    ren__task *tasks;
+    ren__plan_node *nodes; /* task_count + 1 */
+
+    /* Data edges say what flows, order edges only what must not overtake: kept apart, so that a
+     * later pass may move a value (and with it its hazards) without touching the flow. */
+    ren__array data, order; /* ren__edge, grouped by `to`, which grows */
+    ren__array waits;       /* uint32_t: the producer's task */
+    ren__lane_state lanes[REN__LANES];
+    uint32_t event_count; /* events recorded behind tasks */
+    uint32_t forks;       /* lanes that wait for the start event */
+    ren__plan_counts counts;
+    uint32_t saved_count;  /* values whose size comes with resolve */
+    uint64_t *offsets;     /* of LOCAL roots, in the region */
+    uint64_t packed_bytes; /* of all LOCAL values */
+
+    /* After resolve. */
+    ren_runtime *rt; /* NULL before */
+    const ren__device_api *api;
+    ren__device *dev;
+    ren__event **events;     /* event_count */
+    ren__event *start_event; /* origin's start; also the rejoin after a failed issue */
+    ren__event *host_event;  /* `sync` */
+    ren__region region;
+    void **addresses;     /* by value; NULL for EXTERNAL */
+    ren__array externals; /* uint32_t: the EXTERNAL roots that tasks touch */
+    uint32_t need[REN_STREAM_COUNT];
+    uint32_t torn; /* 1 = an issue failed half way: the lanes are not joined */
+};
+
+/* task_graph.c */
+void *ren__array_push(ren__array *array, size_t size, const ren__host_allocator *a);
+void ren__array_free(ren__array *array, size_t size, const ren__host_allocator *a);
+
+static inline const ren__edge *ren__plan_edges(const ren__array *edges)
+{
+    return (const ren__edge *)edges->items;
+}
+
+static inline uint32_t ren__plan_producer(const ren__plan *plan, uint32_t wait)
+{
+    return ((const uint32_t *)plan->waits.items)[wait];
+}
+
+/* hazards.c: fill plan->data and plan->order from the tasks' accesses and the graph's controls. */
+ren_status ren__plan_find_edges(ren__plan *plan, const ren__task_graph *g, ren_error *err);
+
+/* The bytes of its root that operand `i` of a task touches. */
+void ren__plan_access(const ren__graph_value *values, const ren__task *task, uint32_t i,
+                      uint64_t *out_begin, uint64_t *out_end);
+
+/* events.c. The producers that a task with these needs must wait for, were it to run on `lane` now;
+ * returns their number. needed[l] = 1 + the latest task of lane l that must be complete, 0 = none.
+ */
+uint32_t ren__plan_waits_on(const ren__plan *plan, uint32_t lane, const ren__clock *needed,
+                            uint32_t out_producers[REN__LANES], ren__clock *out_known);
+void ren__plan_needed(const ren__plan *plan, uint32_t task, ren__clock *out);
+/* Put the task on its node's lane and insert its waits. */
+ren_status ren__plan_place_task(ren__plan *plan, uint32_t task);
+/* After the last task: the join at origin's end, the forks, the numbers of the events. */
+ren_status ren__plan_close(ren__plan *plan);
+
+/* assign.c: choose streams and lanes; calls ren__plan_place_task in program order. */
+ren_status ren__plan_assign(ren__plan *plan);
+
+/* place.c: offsets of LOCAL roots by the sizes known now. */
+ren_status ren__plan_place(ren__plan *plan);
+
+/* resolve.c */
+void ren__plan_unresolve(ren__plan *plan);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/graph/issue.c - enqueue a resolved plan, again and again.
+ *
+ * Purpose   Walk the tasks in program order: waits, command, record. Nothing is decided, looked up
+ *           or allocated here.
+ * Threads   the submitter.
+ * Progress  never waits for the device, except with `sync`, which only benchmarks use.
+ * Order     all lanes start behind origin's present end (`fork`), and origin ends behind all lanes.
+ * Memory    none.
+ * Not here  what waits for what, see events.c.
+ *
+ * Issuing while the last issue still runs. The same events are recorded again and the same LOCAL
+ * memory and workspaces are written again, though the device may not have begun with the issue
+ * before. Both are safe:
+ *   events   A wait is tied to the latest record enqueued before it. Every wait for an event of the
+ *            plan is enqueued in the same issue as its record and behind it, so when an event is
+ *            recorded again everyone who must wait for the older point has enqueued that wait.
+ *   memory   The issue before ended with the join: origin's lane is behind all its tasks. With `fork`
+ *            every lane now starts behind origin's end, hence behind all tasks that touched the
+ *            memory. A caller that passes 0 vouches for the same by other means.
+ *
+ * A failed issue. The first error ends it, with lanes that may hold commands which origin is not
+ * behind. They still run if the device works, and a later issue must not overtake them. So the plan
+ * remembers that it is torn, and the next issue begins with a join of all its lanes.
+ */
+#include "internal.h"
+
+#include <string.h>
+
+typedef struct issue {
+    ren__plan *plan;
+    const ren__device_api *api;
+    ren__device *dev;
+    void *const *external;
+    uint32_t sync;
+    uint32_t recorded, waited;
+} issue;
+
+static ren_status record(issue *is, uint32_t lane, ren__event *event)
+{
+    is->recorded++;
+    return is->api->event_record(is->dev, lane, event);
+}
+
+static ren_status wait(issue *is, uint32_t lane, ren__event *event)
+{
+    is->waited++;
+    return is->api->event_wait(is->dev, lane, event);
+}
+
+/* One event serves all lanes in turn: its wait is enqueued before it is recorded again. */
+static ren_status rejoin(issue *is)
+{
+    ren__plan *plan = is->plan;
+    for (uint32_t l = 0; l < REN__LANES; l++) {
+        if (!plan->lanes[l].used || l == plan->origin_lane) {
+            continue;
+        }
+        ren_status status = record(is, l, plan->start_event);
+        if (status == REN_OK) {
+            status = wait(is, plan->origin_lane, plan->start_event);
+        }
+        if (status != REN_OK) {
+            return status;
+        }
+    }
+    return REN_OK;
+}
+
+static ren_status fork_lanes(issue *is)
+{
+    ren__plan *plan = is->plan;
+    if (plan->forks == 0) {
+        return REN_OK;
+    }
+    ren_status status = record(is, plan->origin_lane, plan->start_event);
+    for (uint32_t l = 0; l < REN__LANES && status == REN_OK; l++) {
+        if (plan->lanes[l].fork) {
+            status = wait(is, l, plan->start_event);
+        }
+    }
+    return status;
+}
+
+static ren_status launch(issue *is, uint32_t t)
+{
+    const ren__task *task = &is->plan->tasks[t];
+    const ren__plan_node *node = &is->plan->nodes[t];
+    void *patched[REN__OPERANDS];
+    void *const *args = node->args;
+    if (node->externals) {
+        memcpy(patched, node->args, sizeof patched);
+        for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+            if (node->externals & (1u << i)) {
+                uint32_t root = is->plan->values[task->operand[i]].root;
+                patched[i] = (unsigned char *)is->external[root] + (uintptr_t)node->args[i];
+            }
+        }
+        args = patched;
+    }
+    switch (task->kind) {
+    case REN__TASK_OP:
+        return is->api->op_launch(is->dev, node->lane, node->op, args,
+                                  is->plan->lanes[node->lane].workspace_ptr);
+    case REN__TASK_COPY:
+        return is->api->copy(is->dev, node->lane, args[0], args[1], task->bytes);
+    case REN__TASK_FILL:
+        return is->api->fill(is->dev, node->lane, args[0], task->fill_value, task->bytes);
+    }
+    return REN_ERR_INTERNAL;
+}
+
+static ren_status wait_for_producers(issue *is, const ren__plan_node *node)
+{
+    const ren__plan *plan = is->plan;
+    ren_status status = REN_OK;
+    for (uint32_t i = 0; i < node->wait_count && status == REN_OK; i++) {
+        uint32_t producer = ren__plan_producer(plan, node->wait_first + i);
+        status = wait(is, node->lane, plan->events[plan->nodes[producer].event]);
+    }
+    return status;
+}
+
+static ren_status issue_task(issue *is, uint32_t t)
+{
+    const ren__plan_node *node = &is->plan->nodes[t];
+    ren_status status = wait_for_producers(is, node);
+    if (status == REN_OK) {
+        status = launch(is, t);
+    }
+    if (status == REN_OK && node->event != REN__NO_EVENT) {
+        status = record(is, node->lane, is->plan->events[node->event]);
+    }
+    if (status == REN_OK && is->sync) {
+        status = record(is, node->lane, is->plan->host_event);
+        if (status == REN_OK) {
+            status = is->api->event_sync(is->dev, is->plan->host_event);
+        }
+    }
+    return status;
+}
+
+static ren_status issue_all(issue *is, uint32_t fork)
+{
+    ren__plan *plan = is->plan;
+    ren_status status = plan->torn ? rejoin(is) : REN_OK;
+    plan->torn = 1;
+    if (status == REN_OK && fork) {
+        status = fork_lanes(is);
+    }
+    for (uint32_t t = 0; t < plan->task_count && status == REN_OK; t++) {
+        status = issue_task(is, t);
+    }
+    if (status == REN_OK) {
+        status = wait_for_producers(is, &plan->nodes[plan->task_count]);
+    }
+    if (status == REN_OK) {
+        plan->torn = 0;
+    }
+    return status;
+}
+
+ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *external, uint32_t fork,
+                           uint32_t sync)
+{
+    if (!plan->rt) {
+        return REN_ERR_INTERNAL;
+    }
+    const uint32_t *roots = plan->externals.items;
+    for (uint32_t i = 0; i < plan->externals.count; i++) {
+        if (!external || !external[roots[i]]) {
+            return REN_ERR_INTERNAL; /* before anything is enqueued */
+        }
+    }
+    issue is = {.plan = plan,
+                .api = ren__submit_api(s),
+                .dev = ren__submit_device(s),
+                .external = external,
+                .sync = sync};
+    ren_status status = issue_all(&is, fork);
+    ren__submit_count_events(s, is.recorded, is.waited);
+    return status;
+}
