@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 # Makefile - every command a person needs; `make help` lists them.
 #
-# Shape     All outputs lie under build/. One set of rules builds every flavour into build/<flavour>/:
+# Shape     All outputs lie under build/. One set of rules builds every flavour, each into
+#           build/<flavour>/:
 #             release  libren.a, libren.so.0, demos, benchmarks
-#             test     libren_test.a (the library with -DREN_TESTING=1, and tests/support), test programs
+#             test     libren_test.a (the library with -DREN_TESTING=1, and tests/support) and the
+#                      test programs
 #             asan, ubsan, tsan  as test, under a sanitizer
 #           A target that needs a flavour calls make again with FLAVOUR=<flavour>.
 # Sources   by wildcard: a new .c file in a listed folder is picked up by itself.
@@ -16,7 +18,7 @@
 #   CC, CXX, EXTRA_CFLAGS, EXTRA_LDFLAGS   tools and further flags
 #   PREFIX, DESTDIR, LIBDIR                install paths (/usr/local, none, $(PREFIX)/lib)
 #   ARGS, DEVICE                           make demo: arguments, and cpu or cuda
-#   T                                      make test and the sanitizers: only programs whose path has T
+#   T                                      tests and benchmarks: only programs whose path has T
 #   TEST_TIMEOUT                           seconds that one test program may take
 #   V=1                                    print whole commands
 #
@@ -27,7 +29,7 @@
 #   LIBREN_A, LIBREN_SO, LIBREN_TEST_A     the libraries of this flavour
 #   SYSROOT                      build/sysroot if it exists, else empty
 #   SUBMAKE                      starts make for another flavour: $(SUBMAKE) FLAVOUR=test <target>
-#   run-tests                    tests/tools/run-tests FLAVOUR PROGRAM... runs programs and prints totals
+#   run-tests                    tests/tools/run-tests FLAVOUR PROGRAM... runs them, prints totals
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -48,7 +50,7 @@ LIBDIR    ?= $(PREFIX)/lib
 FLAVOUR   ?= release
 B         := build/$(FLAVOUR)
 
-# A folder with staged headers and libraries, laid out as in a Debian root, is preferred when present.
+# A folder with staged headers and libraries, laid out as in a Debian root, is preferred.
 SYSROOT := $(wildcard build/sysroot)
 
 # ---------------------------------------------------------------- flags
@@ -141,7 +143,7 @@ help:
 	@echo 'make readme-tables  put the benchmark tables into README.md'
 	@echo 'make check-layers check-symbols check-format   what CI checks beside the tests'
 	@echo 'make format         clang-format over all sources'
-	@echo 'make deps           install what the build needs (apt); deps-test, deps-bench: and the tests'
+	@echo 'make deps           install what the build needs; deps-test, deps-bench: what those need'
 	@echo 'make install uninstall   PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)'
 	@echo 'make clean          remove build/, but for a staged build/sysroot'
 
@@ -168,7 +170,7 @@ test-unit:
 	+@$(SUBMAKE) FLAVOUR=test test-build T=tests/unit/$(T)
 	+@$(MAKE) --no-print-directory FLAVOUR=test test-run T=tests/unit/$(T)
 
-# The scripts under tests/abi look at the release build, so the sanitizers leave them to `make test`.
+# The scripts under tests/abi look at the release build, so they are left to `make test`.
 asan ubsan tsan:
 	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps build
 	+@$(SUBMAKE) FLAVOUR=$@ test-build
@@ -193,7 +195,7 @@ bench-run:
 	@set -e; for program in $(call chosen,$(BENCH_PROGRAMS)); do $$program $(ARGS); done
 
 readme-tables:
-	@sh tests/tools/readme-tables README.md tests/bench/results/*.csv
+	@sh tests/tools/readme-tables README.md
 
 deps:
 	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps build
@@ -298,25 +300,30 @@ $(foreach dir,$(DEMO_DIRS),$(eval $(call demo_rules,$(dir))))
 
 # ---------------------------------------------------------------- install
 
+# What the templates under host_api/ leave open. The CMake files go from libraries to headers.
+FILL = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
+           -e 's|@SOVERSION@|$(SOVERSION)|g' -e "s|@INCLUDE_FROM_LIB@|$$(realpath -m \
+           --relative-to='$(LIBDIR)' '$(PREFIX)/include')|g"
+TO_INCLUDE = $(DESTDIR)$(PREFIX)/include
+TO_LIB     = $(DESTDIR)$(LIBDIR)
+
 install: all
-	install -d '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(LIBDIR)/pkgconfig' \
-	    '$(DESTDIR)$(LIBDIR)/cmake/libren'
-	install -m 644 host_api/ren.h '$(DESTDIR)$(PREFIX)/include/ren.h'
-	install -m 644 build/release/libren.a '$(DESTDIR)$(LIBDIR)/libren.a'
-	install -m 755 build/release/libren.so.$(SOVERSION) '$(DESTDIR)$(LIBDIR)/libren.so.$(SOVERSION)'
-	ln -sf libren.so.$(SOVERSION) '$(DESTDIR)$(LIBDIR)/libren.so'
-	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
-	    host_api/libren.pc.in > '$(DESTDIR)$(LIBDIR)/pkgconfig/libren.pc'
-	sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
-	    -e 's|@SOVERSION@|$(SOVERSION)|g' host_api/librenConfig.cmake.in \
-	    > '$(DESTDIR)$(LIBDIR)/cmake/libren/librenConfig.cmake'
+	install -d '$(TO_INCLUDE)' '$(TO_LIB)/pkgconfig' '$(TO_LIB)/cmake/libren'
+	install -m 644 host_api/ren.h '$(TO_INCLUDE)/ren.h'
+	install -m 644 $(LIBREN_A) '$(TO_LIB)/libren.a'
+	install -m 755 $(LIBREN_SO) '$(TO_LIB)/libren.so.$(SOVERSION)'
+	ln -sf libren.so.$(SOVERSION) '$(TO_LIB)/libren.so'
+	$(FILL) host_api/libren.pc.in > '$(TO_LIB)/pkgconfig/libren.pc'
+	$(FILL) host_api/librenConfig.cmake.in > '$(TO_LIB)/cmake/libren/librenConfig.cmake'
+	$(FILL) host_api/librenConfigVersion.cmake.in \
+	    > '$(TO_LIB)/cmake/libren/librenConfigVersion.cmake'
 
 uninstall:
-	rm -f '$(DESTDIR)$(PREFIX)/include/ren.h' '$(DESTDIR)$(LIBDIR)/libren.a' \
-	    '$(DESTDIR)$(LIBDIR)/libren.so' '$(DESTDIR)$(LIBDIR)/libren.so.$(SOVERSION)' \
-	    '$(DESTDIR)$(LIBDIR)/pkgconfig/libren.pc' \
-	    '$(DESTDIR)$(LIBDIR)/cmake/libren/librenConfig.cmake'
-	-rmdir '$(DESTDIR)$(LIBDIR)/cmake/libren'
+	rm -f '$(TO_INCLUDE)/ren.h' '$(TO_LIB)/libren.a' '$(TO_LIB)/libren.so' \
+	    '$(TO_LIB)/libren.so.$(SOVERSION)' '$(TO_LIB)/pkgconfig/libren.pc' \
+	    '$(TO_LIB)/cmake/libren/librenConfig.cmake' \
+	    '$(TO_LIB)/cmake/libren/librenConfigVersion.cmake'
+	if [ -d '$(TO_LIB)/cmake/libren' ]; then rmdir '$(TO_LIB)/cmake/libren'; fi
 
 -include libren/device/cuda/module.mk
 
