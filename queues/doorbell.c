@@ -6,10 +6,8 @@
  */
 #include "doorbell.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -38,15 +36,10 @@ static void futex_wake(const struct ck_ec_ops *ops, const uint32_t *address)
     (void)syscall(SYS_futex, address, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* In ck's multi-producer mode the flag that asks for a wake is set atomically and cannot be lost,
- * so the back-off that guards its single-producer mode is one long first wait. The short busy wait
- * is ck's default. */
 static const struct ck_ec_ops doorbell_ops = {
     .gettime = read_clock,
     .wait32 = futex_wait,
     .wake32 = futex_wake,
-    .busy_loop_iter = 100,
-    .initial_wait_ns = 1000000000u,
 };
 
 static const struct ck_ec_mode doorbell_mode = {.ops = &doorbell_ops, .single_producer = false};
@@ -64,17 +57,27 @@ void ren__doorbell_ring(ren__doorbell *d)
     (void)ck_ec32_add(&d->count, &doorbell_mode, 1);
 }
 
-/* Far deadlines are no deadline: the sum must not overflow a signed 64-bit count of seconds. */
-static bool make_deadline(uint64_t timeout_ns, struct timespec *out)
+/* ck sleeps in steps that grow (2 ms, 16 ms, ...), without regard to the caller's deadline, because
+ * in its single-producer mode the flag that asks for a wake may get lost. In the multi-producer
+ * mode, the only one used here, the flag is set atomically and is not lost. So each step is made to
+ * end at the caller's deadline: neither late nor with wake-ups on the way. */
+static int sleep_until_deadline(const struct ck_ec_wait_state *state, struct timespec *deadline)
 {
+    *deadline = *(const struct timespec *)state->data;
+    return 0;
+}
+
+/* A deadline too far for the clock's arithmetic is none; ck takes the largest time for "never". */
+static struct timespec make_deadline(uint64_t timeout_ns)
+{
+    struct timespec deadline = {.tv_sec = sizeof(time_t) == 8 ? (time_t)INT64_MAX : INT32_MAX};
     struct timespec now;
-    if (timeout_ns >= UINT64_C(1) << 62 || clock_gettime(CLOCK_MONOTONIC, &now) != 0) {
-        return false;
+    if (timeout_ns < UINT64_C(1) << 62 && clock_gettime(CLOCK_MONOTONIC, &now) == 0) {
+        uint64_t ns = (uint64_t)now.tv_nsec + timeout_ns % NS_PER_S;
+        deadline.tv_sec = now.tv_sec + (time_t)(timeout_ns / NS_PER_S + ns / NS_PER_S);
+        deadline.tv_nsec = (long)(ns % NS_PER_S);
     }
-    uint64_t ns = (uint64_t)now.tv_nsec + timeout_ns % NS_PER_S;
-    out->tv_sec = now.tv_sec + (time_t)(timeout_ns / NS_PER_S + ns / NS_PER_S);
-    out->tv_nsec = (long)(ns % NS_PER_S);
-    return true;
+    return deadline;
 }
 
 bool ren__doorbell_wait(ren__doorbell *d, uint32_t snapshot, uint64_t timeout_ns)
@@ -86,8 +89,8 @@ bool ren__doorbell_wait(ren__doorbell *d, uint32_t snapshot, uint64_t timeout_ns
     if (timeout_ns == 0) {
         return false;
     }
-    struct timespec deadline;
-    bool limited = make_deadline(timeout_ns, &deadline);
-    (void)ck_ec32_wait(&d->count, &doorbell_mode, snapshot, limited ? &deadline : NULL);
+    struct timespec deadline = make_deadline(timeout_ns);
+    (void)ck_ec32_wait_pred(&d->count, &doorbell_mode, snapshot, sleep_until_deadline, &deadline,
+                            &deadline);
     return ck_ec32_value(&d->count) != snapshot; /* an acquire: pairs with ring's release */
 }

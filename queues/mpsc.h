@@ -52,6 +52,7 @@ static inline bool ren__mpsc_reserve_pvt(ren__ring *r, uint32_t *out_place)
 {
     unsigned int producer = ck_pr_load_uint(&r->ck.p_head);
     for (;;) {
+        REN__POINT("producer.snapshot");
         ck_pr_fence_load(); /* order 4 */
         if (producer - ck_pr_load_uint(&r->ck.c_head) < r->capacity) {
             if (ck_pr_cas_uint_value(&r->ck.p_head, producer, producer + 1, &producer)) {

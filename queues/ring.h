@@ -21,7 +21,7 @@
  *   and ck_ring_valid assume ck's rule and must not be used on it.
  *
  * Hand-over (the only orders that matter)
- *   1. A producer writes the slot, then release-publishes p_tail. The consumer acquire-reads p_tail,
+ *   1. A producer writes the slot, then release-publishes p_tail. The consumer acquire-reads it,
  *      then reads the slot. Without the pair the consumer could read the slot's former value.
  *   2. The consumer reads the slot, then release-publishes c_head. A producer acquire-reads c_head,
  *      then overwrites the slot. Without the pair a producer could overwrite an entry not yet read;
