@@ -32,10 +32,12 @@ static const status_row rows[] = {
     ROW(REN_ERR_UNSUPPORTED, "this version or this device cannot do it yet"),
     ROW(REN_ERR_NO_MEMORY, "the host allocator returned no memory"),
     ROW(REN_ERR_NO_DEVICE_MEMORY, "the device has no memory left, even after all pending releases"),
-    ROW(REN_ERR_WOULD_GROW, "the pool would have to ask the driver; call ren_memory_reserve first or "
-                            "set config.allow_growth"),
+    ROW(REN_ERR_WOULD_GROW,
+        "the pool would have to ask the driver; call ren_memory_reserve first or "
+        "set config.allow_growth"),
     ROW(REN_ERR_QUEUE_FULL, "the road is full and nothing was kept; retry after ren_pump"),
-    ROW(REN_ERR_BUSY, "work or an undelivered callback is outstanding, or another thread is inside"),
+    ROW(REN_ERR_BUSY,
+        "work or an undelivered callback is outstanding, or another thread is inside"),
     ROW(REN_ERR_CLOSED, "the runtime accepts no more work"),
     ROW(REN_ERR_STALE, "the handle's object is gone and its slot was reused"),
     ROW(REN_ERR_UNKNOWN_JOB, "there is no such job in this runtime"),

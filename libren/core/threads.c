@@ -40,7 +40,8 @@ ren_status ren__thread_start(ren_runtime *rt, const char *name, void (*entry)(vo
     record->arg = arg;
     strncpy(record->name, name, sizeof record->name - 1);
     if (rt->threads.start) {
-        failed = rt->threads.start(rt->threads.user, record->name, entry, arg, &record->hook_thread);
+        failed =
+            rt->threads.start(rt->threads.user, record->name, entry, arg, &record->hook_thread);
     } else {
         failed = pthread_create(&record->pthread, NULL, posix_entry, record);
     }

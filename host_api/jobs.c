@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* host_api/jobs.c - posting, completion and buffers: check the arguments, call the core.
+ *
+ * Threads   as ren.h says for each call; nothing is kept here.
+ */
+#include "ren.h"
+#include "../libren/core/core.h"
+
+#include <stdbool.h>
+
+static bool location_is_good(const ren_location *l)
+{
+    return l->buffer.id ? l->host == NULL : l->host != NULL;
+}
+
+static ren_status check_payload(const ren_job_desc *d)
+{
+    switch (d->kind) {
+    case REN_JOB_COPY:
+        return d->copy.bytes && location_is_good(&d->copy.dst) && location_is_good(&d->copy.src)
+                   ? REN_OK
+                   : REN_ERR_INVALID_ARGUMENT;
+    case REN_JOB_FILL:
+        return d->fill.bytes && d->fill.value <= 255u && d->fill.dst.buffer.id &&
+                       location_is_good(&d->fill.dst)
+                   ? REN_OK
+                   : REN_ERR_INVALID_ARGUMENT;
+    case REN_JOB_DEVICE:
+        return d->enqueue ? REN_OK : REN_ERR_INVALID_ARGUMENT;
+    case REN_JOB_HOST:
+        return d->host_fn ? REN_OK : REN_ERR_INVALID_ARGUMENT;
+    case REN_JOB_BARRIER:
+        return REN_OK;
+    }
+    return REN_ERR_INVALID_ARGUMENT;
+}
+
+static ren_status check_desc(const ren_job_desc *d)
+{
+    if (!d) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    if (d->struct_size != sizeof *d) {
+        return REN_ERR_BAD_STRUCT;
+    }
+    if ((uint32_t)d->stream >= REN_STREAM_COUNT ||
+        (uint32_t)d->priority > REN_PRIORITY_BACKGROUND ||
+        (uint32_t)d->deliver > REN_DELIVER_NONE || d->channel >= REN_CHANNELS ||
+        d->wait_count > REN_MAX_WAITS || (d->wait_count && !d->wait) ||
+        d->use_count > REN_MAX_USES || (d->use_count && !d->uses)) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    for (uint32_t i = 0; i < d->use_count; i++) {
+        uint32_t access = (uint32_t)d->uses[i].access;
+        if (access < REN_ACCESS_READ || access > REN_ACCESS_READ_WRITE) {
+            return REN_ERR_INVALID_ARGUMENT;
+        }
+    }
+    return check_payload(d);
+}
+
+ren_status ren_post(ren_runtime *rt, const ren_job_desc *desc, ren_job *out_job)
+{
+    ren_status status = rt ? check_desc(desc) : REN_ERR_INVALID_ARGUMENT;
+    if (status != REN_OK) {
+        if (out_job) {
+            out_job->id = 0;
+        }
+        return status;
+    }
+    return ren__post(rt, desc, out_job);
+}
+
+ren_status ren_producer_register(ren_runtime *rt, ren_producer **out_producer)
+{
+    if (!rt || !out_producer) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    return ren__producer_register(rt, out_producer);
+}
+
+ren_status ren_producer_post(ren_producer *producer, const ren_job_desc *desc, ren_job *out_job)
+{
+    ren_status status = producer ? check_desc(desc) : REN_ERR_INVALID_ARGUMENT;
+    if (status != REN_OK) {
+        if (out_job) {
+            out_job->id = 0;
+        }
+        return status;
+    }
+    return ren__producer_post(producer, desc, out_job);
+}
+
+ren_status ren_producer_release(ren_producer *producer)
+{
+    return producer ? ren__producer_release(producer) : REN_OK;
+}
+
+ren_status ren_wait(ren_runtime *rt, ren_job job, uint64_t timeout_ns)
+{
+    return rt ? ren__wait(rt, job, timeout_ns) : REN_ERR_INVALID_ARGUMENT;
+}
+
+ren_status ren_cancel(ren_runtime *rt, ren_job job)
+{
+    return rt ? ren__cancel(rt, job) : REN_ERR_INVALID_ARGUMENT;
+}
+
+ren_status ren_job_status(ren_runtime *rt, ren_job job)
+{
+    return rt ? ren__job_status(rt, job) : REN_ERR_INVALID_ARGUMENT;
+}
+
+ren_status ren_pump(ren_runtime *rt, uint32_t channel, uint32_t max_callbacks, uint64_t budget_ns,
+                    uint32_t *out_delivered)
+{
+    if (!rt || channel >= REN_CHANNELS) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    return ren__pump(rt, channel, max_callbacks, budget_ns, out_delivered);
+}
+
+ren_status ren_wait_any(ren_runtime *rt, uint64_t timeout_ns)
+{
+    return rt ? ren__wait_any(rt, timeout_ns) : REN_ERR_INVALID_ARGUMENT;
+}
+
+ren_status ren_wake(ren_runtime *rt)
+{
+    return rt ? ren__wake(rt) : REN_ERR_INVALID_ARGUMENT;
+}
+
+ren_status ren_timeline_value(ren_runtime *rt, ren_stream stream, uint64_t *out_value)
+{
+    if (!rt || (uint32_t)stream >= REN_STREAM_COUNT || !out_value) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    return ren__timeline_value(rt, stream, out_value);
+}
+
+ren_status ren_timeline_wait(ren_runtime *rt, ren_stream stream, uint64_t value,
+                             uint64_t timeout_ns)
+{
+    if (!rt || (uint32_t)stream >= REN_STREAM_COUNT) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    return ren__timeline_wait(rt, stream, value, timeout_ns);
+}
+
+ren_status ren_buffer_alloc(ren_runtime *rt, ren_stream stream, uint64_t bytes,
+                            ren_buffer *out_buffer)
+{
+    if (!rt || (uint32_t)stream >= REN_STREAM_COUNT || !bytes || !out_buffer) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    return ren__buffer_alloc(rt, stream, bytes, out_buffer);
+}
+
+ren_status ren_buffer_free(ren_runtime *rt, ren_buffer buffer)
+{
+    return rt ? ren__buffer_free(rt, buffer) : REN_ERR_INVALID_ARGUMENT;
+}
+
+ren_status ren_memory_reserve(ren_runtime *rt, uint64_t bytes)
+{
+    return rt && bytes ? ren__memory_reserve(rt, bytes) : REN_ERR_INVALID_ARGUMENT;
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/core/complete.c - from a finished batch to finished jobs.
+ *
+ * Purpose   One sleeping thread per lane: it waits for the lane's next batch to be closed, sleeps on that
+ *           batch's event, and finishes the batch's jobs in order. One thread for all lanes could not
+ *           report one stream's completion while it sleeps on another's.
+ * Threads   lane_main: its own. batch_finish: the claimer of the batch, which is the lane's thread, or
+ *           ren_runtime_abort when the thread never comes back from the device.
+ * Order     jobs of a lane finish in the order of their issue, so a stream's timeline only grows.
+ * Memory    never allocates.
+ *
+ * What a finish publishes   In this order: the timeline; the slot's word (release: who reads DONE sees
+ *           the job's effects); the dependants' list, closed by one exchange and sent to the submitter;
+ *           the delivery. After the delivery the slot may be reused at any moment and is not touched
+ *           again. A slot that nobody pumps goes to a local chain, which is given back in one push.
+ *           The counters are raised last, once per batch: `done` counts a job only when its callback of
+ *           the ANY_THREAD kind has returned, so an idle runtime runs no callback.
+ */
+#include <stdio.h>
+
+#include "runtime.h"
+
+typedef struct finisher {
+    ren_runtime *rt;
+    uint32_t worker;
+    uint64_t now_ns;
+    uint32_t road;  /* of the chain */
+    uint32_t first; /* free slots to give back, newest first */
+    uint32_t last;
+    uint64_t done, failed, cancelled;
+    bool told; /* bells are still to be rung */
+    bool pumped;
+} finisher;
+
+static void finisher_init(finisher *f, ren_runtime *rt, uint32_t worker)
+{
+    memset(f, 0, sizeof *f);
+    f->rt = rt;
+    f->worker = worker;
+    f->now_ns = ren__now_ns();
+    f->first = REN__INDEX_NONE;
+}
+
+static void give_chain_back(finisher *f)
+{
+    if (f->first != REN__INDEX_NONE) {
+        ren__road *road = atomic_load_explicit(&f->rt->roads[f->road], memory_order_acquire);
+        ren__index_stack_push_chain(&road->free, f->first, f->last);
+        f->first = REN__INDEX_NONE;
+    }
+}
+
+static void chain_slot(finisher *f, const ren__slot *slot)
+{
+    uint32_t index = slot->index;
+    if (f->first != REN__INDEX_NONE && f->road != slot->road) {
+        give_chain_back(f);
+    }
+    if (f->first == REN__INDEX_NONE) {
+        f->last = index;
+    } else {
+        ren__road *road = atomic_load_explicit(&f->rt->roads[slot->road], memory_order_relaxed);
+        road->next[index] = f->first;
+    }
+    f->road = slot->road;
+    f->first = index;
+}
+
+static void ring_waiters(finisher *f)
+{
+    if (f->told) {
+        ren__doorbell_ring_if_asleep(&f->rt->done_bell);
+    }
+    if (f->pumped) {
+        ren__doorbell_ring_if_asleep(&f->rt->pump_bell);
+    }
+    f->told = false;
+    f->pumped = false;
+}
+
+static void add(_Atomic uint64_t *counter, uint64_t n)
+{
+    /* One writer per row: a load and a store are enough. release: pairs with ren__jobs_done. */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
+                          memory_order_release);
+}
+
+static void finisher_flush(finisher *f)
+{
+    ren__worker_counters *row = &f->rt->workers[f->worker];
+    give_chain_back(f);
+    add(&row->failed, f->failed);
+    add(&row->cancelled, f->cancelled);
+    add(&row->done, f->done);
+    f->told = f->told || f->done;
+    f->done = f->failed = f->cancelled = 0;
+    ring_waiters(f);
+}
+
+void ren__completion_fill(ren__slot *slot, ren_status status, ren_completion *out, ren_error *err)
+{
+    ren_runtime *rt = slot->rt;
+    uint32_t generation =
+        ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
+    memset(out, 0, sizeof *out);
+    out->struct_size = (uint32_t)sizeof *out;
+    out->job.id = ren__job_id(generation, rt->tag, slot->road, slot->index);
+    out->status = status;
+    out->stream = (ren_stream)slot->stream;
+    out->timeline_value = slot->timeline_value;
+    out->posted_ns = slot->posted_ns;
+    out->launched_ns = slot->launched_ns;
+    out->done_ns = slot->done_ns;
+    if (slot->kind == REN__JOB_WORK) {
+        out->step = slot->u.result.has_step ? &slot->u.result.step : NULL;
+        out->weight_version = slot->u.result.weight_version;
+    }
+    if (status < 0) {
+        memset(err, 0, sizeof *err);
+        if (status != REN_ERR_DEVICE_LOST || ren__runtime_status(rt, err) == REN_OK) {
+            (void)REN__FAIL(err, status, "%s", ren__status_text(status));
+        }
+        out->err = err;
+    }
+}
+
+/* A work's own end. What it leaves in the completion is copied into the slot. */
+static void finish_work(ren__slot *slot, ren_status status)
+{
+    ren_completion completion;
+    ren_error err;
+    slot->u.result.has_step = false;
+    slot->u.result.weight_version = 0;
+    ren__completion_fill(slot, status, &completion, &err);
+    slot->as.work.finish(slot->as.work.self, &completion);
+    slot->u.result.weight_version = completion.weight_version;
+    if (completion.step) {
+        slot->u.result.step = *completion.step;
+        slot->u.result.has_step = true;
+    }
+}
+
+static void release_dependants(finisher *f, ren__slot *slot, uint32_t generation)
+{
+    ren__link *first;
+    ren__link *last;
+    /* acquire: pairs with park's release, the links are written. */
+    uint64_t head = atomic_exchange_explicit(
+        &slot->dependants, ((uint64_t)generation << 32) | REN__DEP_CLOSED, memory_order_acq_rel);
+    first = ren__dependants_chain(f->rt, head, &last);
+    if (first) {
+        ren__list_push_chain(&f->rt->inbox, first, last);
+        ren__doorbell_ring_if_asleep(&f->rt->submit_bell);
+    }
+}
+
+static void deliver(finisher *f, ren__slot *slot, ren_status status)
+{
+    if (slot->deliver == REN_DELIVER_PUMP) {
+        ren__worker_counters *row = &f->rt->workers[f->worker];
+        add(&row->queued_to_channels, 1);
+        f->pumped = true;
+        ren__list_push(&f->rt->channels[slot->channel].incoming, &slot->link);
+        return;
+    }
+    if (slot->deliver == REN_DELIVER_ANY_THREAD) {
+        ren_completion completion;
+        ren_error err;
+        ren__completion_fill(slot, status, &completion, &err);
+        ring_waiters(f);
+        REN__POINT("complete.before_callback");
+        slot->done(&completion, slot->user);
+    }
+    chain_slot(f, slot);
+}
+
+static void finish_one(finisher *f, ren__slot *slot, ren_status status)
+{
+    ren_runtime *rt = f->rt;
+    uint32_t generation =
+        ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
+    if (status == REN_OK && slot->kind == REN_JOB_HOST) {
+        ring_waiters(f);
+        slot->as.host.fn(slot->as.host.user);
+        f->now_ns = ren__now_ns();
+    }
+    if (status == REN_OK && slot->call_status != REN_OK) {
+        status = REN_ERR_CALLBACK;
+    }
+    slot->done_ns = f->now_ns;
+    if (slot->kind == REN__JOB_WORK) {
+        finish_work(slot, status);
+    }
+    f->done++;
+    f->failed += status < 0;
+    f->cancelled += status == REN_CANCELLED;
+    f->told = true;
+    if (slot->timeline_value) {
+        /* release: pairs with ren_timeline_value's acquire. One writer: the lane's claimer. */
+        atomic_store_explicit(&rt->timeline[slot->stream], slot->timeline_value,
+                              memory_order_release);
+    }
+    /* release: pairs with the acquire of ren_wait, ren_job_status and of the submitter. */
+    atomic_store_explicit(&slot->word, ren__word_make(generation, REN__SLOT_DONE, status),
+                          memory_order_release);
+    release_dependants(f, slot, generation);
+    deliver(f, slot, status);
+}
+
+void ren__job_finish(ren_runtime *rt, uint32_t worker, ren__slot *slot, ren_status status)
+{
+    finisher f;
+    finisher_init(&f, rt, worker);
+    finish_one(&f, slot, status);
+    finisher_flush(&f);
+}
+
+void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t worker,
+                       ren_status status)
+{
+    ren__batch *batch = &lane->batches[seq % REN__BATCHES];
+    ren__link *link = batch->first;
+    uint64_t commands = batch->commands_end;
+    finisher f;
+    finisher_init(&f, rt, worker);
+    for (uint32_t i = 0; i < batch->notify_count; i++) {
+        batch->notify[i].fn(batch->notify[i].user, status);
+    }
+    while (link) {
+        ren__slot *slot = (ren__slot *)(void *)link;
+        link = link->next;
+        finish_one(&f, slot, status);
+    }
+    batch->first = NULL;
+    batch->last = NULL;
+    batch->jobs = 0;
+    batch->notify_count = 0;
+    atomic_store_explicit(&lane->last_done_ns, f.now_ns, memory_order_relaxed);
+    atomic_store_explicit(&lane->completed_commands, commands, memory_order_relaxed);
+    /* seq_cst: release for the submitter, which may now reuse the batch and the memory it touched; and
+     * ordered before the load of wants_credit, see blocked_push. */
+    atomic_store_explicit(&lane->completed, seq, memory_order_seq_cst);
+    if (atomic_load_explicit(&rt->wants_credit, memory_order_seq_cst)) {
+        ren__doorbell_ring_if_asleep(&rt->submit_bell);
+    }
+    f.told = true; /* whoever waits for the lane rather than a job */
+    finisher_flush(&f);
+}
+
+void ren__lane_count_bubble(ren_runtime *rt, ren__lane *lane)
+{
+    uint64_t since = atomic_load_explicit(&lane->last_done_ns, memory_order_relaxed);
+    bool others = false;
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        const ren__lane *other = &rt->lanes[l];
+        others = others || (l != lane->index &&
+                            atomic_load_explicit(&other->completed, memory_order_relaxed) <
+                                atomic_load_explicit(&other->published, memory_order_relaxed));
+    }
+    if (since && others && rt->now_ns > since) {
+        for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
+            if (rt->lane_of[s] == lane->index) {
+                atomic_fetch_add_explicit(&rt->bubble_ns[s], rt->now_ns - since,
+                                          memory_order_relaxed);
+            }
+        }
+    }
+}
+
+/* The next closed batch's number, or 0 when the lane is to end. */
+static uint64_t next_batch(ren_runtime *rt, ren__lane *lane, uint64_t seq)
+{
+    for (;;) {
+        uint32_t key;
+        /* acquire: pairs with the submitter's release; the batch is complete as written. */
+        if (atomic_load_explicit(&lane->published, memory_order_acquire) >= seq) {
+            return seq;
+        }
+        key = ren__doorbell_prepare(&lane->bell);
+        ren__doorbell_sleep_begin(&lane->bell);
+        if (atomic_load_explicit(&lane->published, memory_order_acquire) < seq) {
+            if (atomic_load_explicit(&rt->stop_lanes, memory_order_acquire)) {
+                ren__doorbell_sleep_end(&lane->bell);
+                return 0;
+            }
+            (void)ren__doorbell_wait(&lane->bell, key, REN_TIMEOUT_INFINITE);
+        }
+        ren__doorbell_sleep_end(&lane->bell);
+    }
+}
+
+static ren_status sync_batch(ren_runtime *rt, ren__batch *batch)
+{
+    ren_status status = REN_OK;
+    if (!batch->has_event) {
+        /* Earlier batches of the lane are complete, and this one has no commands. */
+        return atomic_load_explicit(&rt->lost, memory_order_acquire) ? REN_ERR_DEVICE_LOST : REN_OK;
+    }
+    for (int attempt = 0; attempt < 3; attempt++) {
+        status = rt->api->event_sync(rt->dev, batch->event);
+        if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
+            break;
+        }
+    }
+    if (status != REN_OK) {
+        ren_error err;
+        memset(&err, 0, sizeof err);
+        if (rt->api->status(rt->dev, &err) == REN_OK || err.status == REN_OK) {
+            (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST, "waiting for a batch failed (%s)",
+                            ren__status_name(status));
+        }
+        ren__runtime_set_lost(rt, &err);
+        status = REN_ERR_DEVICE_LOST;
+    }
+    return status;
+}
+
+void ren__lane_main(void *arg)
+{
+    ren__lane *lane = arg;
+    ren_runtime *rt = lane->rt;
+    uint64_t seq = 1;
+    atomic_store_explicit(&lane->thread_id, ren__thread_self(), memory_order_release);
+    while ((seq = next_batch(rt, lane, seq)) != 0) {
+        ren__batch *batch = &lane->batches[seq % REN__BATCHES];
+        uint32_t expected = REN__BATCH_PUBLISHED;
+        ren_status status = sync_batch(rt, batch);
+        if (!atomic_compare_exchange_strong_explicit(&batch->claim, &expected, REN__BATCH_CLAIMED,
+                                                     memory_order_acq_rel, memory_order_acquire)) {
+            break; /* ren_runtime_abort has finished this lane's work */
+        }
+        if (status != REN_OK && atomic_load_explicit(&rt->timed_out, memory_order_acquire)) {
+            status = REN_ERR_TIMEOUT;
+        }
+        ren__batch_finish(rt, lane, seq, lane->index, status);
+        seq++;
+    }
+}

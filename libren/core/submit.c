@@ -1,0 +1,571 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/core/submit.c - the submitter: from rings to lanes, without ever waiting for the device.
+ *
+ * Purpose   Drain the rings by class, put each job where its stream's lane runs it, close batches.
+ * Threads   one: the submitter thread, or whoever ticks.
+ * Progress  a round never blocks. The submitter sleeps only when the inbox, the ready list and the rings
+ *           are empty and every open batch is closed; a post, a completion that someone awaits, a credit
+ *           that someone lacks, a stop and an abort ring its bell after they have made their change.
+ *
+ * Waits     A job names up to 16 others. For each, in order:
+ *             done, or its slot reused       nothing to wait for;
+ *             issued, to a lane              a point: the lanes are ordered by an event at issue time;
+ *             issued, HOST on either side    the job is parked on the awaited slot's dependants. The
+ *                                            completer takes that list and sends it to the inbox;
+ *             not issued                     the job is parked on the awaited slot's issue_dependants, a
+ *                                            list of the submitter's own. If the awaited job is still in
+ *                                            its ring, the ring is emptied up to it into the ready list,
+ *                                            which comes before all rings: so it inherits the class of
+ *                                            its waiter, and the order inside its ring is kept.
+ *           A job can name only ids that exist when it is posted, so waits form no cycle, and a parked
+ *           job's chain always ends in one that can proceed.
+ *
+ * Dependants   The head of a slot's list is {generation, kind}: the submitter adds itself by an exchange
+ *           that expects the generation, the completer closes the list by one exchange. A slot that was
+ *           completed and reused in between has another generation, so the exchange fails and the wait is
+ *           met. The list runs through link.next of the parked slots.
+ *
+ * Credit    A lane takes a job only when its next batch number has a free place (REN__BATCHES) and its
+ *           commands leave room in the device's own queue. Else the job joins the lane's blocked list,
+ *           and so does every later job of the lane, which keeps the stream's order.
+ */
+#include "runtime.h"
+
+/* Dependants: the low 32 bits are 0 (empty), REN__DEP_CLOSED, or 1 + (road << 16 | index) of the newest. */
+static uint32_t dep_of(const ren__slot *slot)
+{
+    return 1u + ((slot->road << 16) | slot->index);
+}
+
+static ren__slot *slot_of_dep(ren_runtime *rt, uint32_t dep)
+{
+    uint32_t number = (dep - 1u) >> 16;
+    ren__road *road = atomic_load_explicit(&rt->roads[number], memory_order_acquire);
+    return &road->slots[(dep - 1u) & 0xffffu];
+}
+
+static ren__slot *slot_of_link(ren__link *link)
+{
+    return (ren__slot *)(void *)link; /* link is the first member */
+}
+
+static uint32_t generation_of(const ren__slot *slot)
+{
+    return ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
+}
+
+/* ------------------------------------------------------------------ lists of the submitter's own */
+
+static void ready_push(ren_runtime *rt, ren__slot *slot)
+{
+    slot->link.next = NULL;
+    if (rt->ready_last) {
+        rt->ready_last->link.next = &slot->link;
+    } else {
+        rt->ready_first = slot;
+    }
+    rt->ready_last = slot;
+}
+
+static ren__slot *ready_pop(ren_runtime *rt)
+{
+    ren__slot *slot = rt->ready_first;
+    if (slot) {
+        rt->ready_first = slot->link.next ? slot_of_link(slot->link.next) : NULL;
+        if (!rt->ready_first) {
+            rt->ready_last = NULL;
+        }
+    }
+    return slot;
+}
+
+static void blocked_push(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
+{
+    slot->link.next = NULL;
+    if (lane->blocked_last) {
+        lane->blocked_last->link.next = &slot->link;
+    } else {
+        lane->blocked_first = slot;
+    }
+    lane->blocked_last = slot;
+    /* seq_cst: pairs with the completion thread's load after it has raised `completed`; either it sees
+     * the want, or the re-check of the credit before sleeping sees the completion. */
+    atomic_store_explicit(&rt->wants_credit, true, memory_order_seq_cst);
+}
+
+/* A list that grew at its head, oldest first. */
+static ren__link *turn_round(ren__link *link, ren__link **out_last)
+{
+    ren__link *turned = NULL;
+    *out_last = link;
+    while (link) {
+        ren__link *next = link->next;
+        link->next = turned;
+        turned = link;
+        link = next;
+    }
+    return turned;
+}
+
+ren__link *ren__dependants_chain(ren_runtime *rt, uint64_t head, ren__link **out_last)
+{
+    uint32_t dep = (uint32_t)head;
+    ren__link *link = dep && dep != REN__DEP_CLOSED ? &slot_of_dep(rt, dep)->link : NULL;
+    return turn_round(link, out_last);
+}
+
+/* The awaited slot was issued, or will never be: its own dependants go on. */
+static void wake_issue_dependants(ren_runtime *rt, ren__slot *slot)
+{
+    ren__link *last;
+    ren__link *link = slot->issue_dependants ? &slot->issue_dependants->link : NULL;
+    slot->issue_dependants = NULL;
+    link = turn_round(link, &last);
+    while (link) {
+        ren__link *next = link->next;
+        ready_push(rt, slot_of_link(link));
+        link = next;
+    }
+}
+
+/* ------------------------------------------------------------------ batches and points */
+
+ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane)
+{
+    ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
+    ren_status status = REN_OK;
+    if (!batch->first && !batch->notify_count && !lane->open_has_commands) {
+        return REN_OK;
+    }
+    batch->has_event = lane->open_has_commands;
+    if (batch->has_event) {
+        for (int attempt = 0; attempt < 3; attempt++) {
+            status = rt->api->event_record(rt->dev, lane->index, batch->event);
+            if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
+                break;
+            }
+        }
+        lane->event_seq = lane->open_seq;
+        lane->commands++;
+        atomic_fetch_add_explicit(&rt->events_recorded, 1, memory_order_relaxed);
+        if (status != REN_OK) {
+            ren_error err;
+            (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST,
+                            "an event could not be recorded on lane %u (%s): its work cannot be "
+                            "followed any more",
+                            lane->index, ren__status_name(status));
+            ren__runtime_set_lost(rt, &err);
+        }
+        if (atomic_load_explicit(&lane->completed, memory_order_relaxed) + 1 == lane->open_seq) {
+            ren__lane_count_bubble(rt, lane);
+        }
+    }
+    batch->event_seq = lane->event_seq;
+    batch->commands_end = lane->commands;
+    lane->open_has_commands = false;
+    atomic_store_explicit(&batch->claim, REN__BATCH_PUBLISHED, memory_order_relaxed);
+    atomic_fetch_add_explicit(&rt->batches_closed, 1, memory_order_relaxed);
+    /* release: pairs with the completion thread's acquire; the batch is complete as written. */
+    atomic_store_explicit(&lane->published, lane->open_seq, memory_order_release);
+    lane->open_seq++;
+    ren__doorbell_ring_if_asleep(&lane->bell);
+    return status;
+}
+
+ren_status ren__lane_wait_point(ren_runtime *rt, ren__lane *lane, uint32_t other, uint64_t seq)
+{
+    ren__lane *from = &rt->lanes[other];
+    uint64_t completed;
+    ren_status status;
+    if (other == lane->index || seq == 0 || lane->known[other] >= seq) {
+        return REN_OK;
+    }
+    /* acquire: pairs with the completion thread's release; what the batch wrote is visible. */
+    completed = atomic_load_explicit(&from->completed, memory_order_acquire);
+    if (completed >= seq) {
+        lane->known[other] = completed;
+        return REN_OK;
+    }
+    if (seq == from->open_seq) {
+        status = ren__lane_close_batch(rt, from);
+        if (status != REN_OK) {
+            return status;
+        }
+    }
+    /* The event of the newest batch up to seq that recorded one; a batch without commands is complete
+     * when that one is. */
+    seq = from->batches[seq % REN__BATCHES].event_seq;
+    if (seq <= completed || lane->known[other] >= seq) {
+        return REN_OK;
+    }
+    status = rt->api->event_wait(rt->dev, lane->index, from->batches[seq % REN__BATCHES].event);
+    if (status == REN_OK) {
+        lane->known[other] = seq;
+        lane->open_has_commands = true;
+        lane->commands++;
+        atomic_fetch_add_explicit(&rt->events_waited, 1, memory_order_relaxed);
+    }
+    return status;
+}
+
+static bool lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands)
+{
+    uint64_t completed = atomic_load_explicit(&lane->completed, memory_order_acquire);
+    uint64_t done = atomic_load_explicit(&lane->completed_commands, memory_order_relaxed);
+    if (lane->open_seq - completed < REN__BATCHES - 1u &&
+        lane->commands - done + commands <= rt->caps.lane_commands) {
+        return true;
+    }
+    /* Commands of an open batch give no credit back until it is closed. */
+    if (lane->open_has_commands) {
+        (void)ren__lane_close_batch(rt, lane);
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ one job */
+
+/* Finish a job that is not issued. ren_cancel may have won, which the caller does not care about. */
+static void finish_unissued(ren_runtime *rt, ren__slot *slot, ren_status status)
+{
+    uint32_t generation = generation_of(slot);
+    uint64_t expected = ren__word_make(generation, REN__SLOT_QUEUED, REN_OK);
+    if (!atomic_compare_exchange_strong_explicit(
+            &slot->word, &expected, ren__word_make(generation, REN__SLOT_ISSUED, REN_OK),
+            memory_order_acq_rel, memory_order_acquire)) {
+        status = REN_CANCELLED;
+    }
+    for (uint32_t i = 0; i < slot->use_count; i++) {
+        ren__buffer_unpin(rt, slot->uses[i].buffer);
+    }
+    wake_issue_dependants(rt, slot);
+    ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
+}
+
+static void drained(ren__slot *slot)
+{
+    slot->drained_generation = generation_of(slot);
+    slot->issue_dependants = NULL;
+}
+
+/* Empty the ring of an awaited job into the ready list, up to that job. */
+static void boost(ren_runtime *rt, ren__slot *awaited)
+{
+    void *items[REN__DRAIN_BATCH];
+    bool found = false;
+    while (!found) {
+        uint32_t n = ren__drain_pop_source(&rt->drain, awaited->class, awaited->road, items,
+                                           REN__DRAIN_BATCH);
+        if (!n) {
+            break;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            drained(items[i]);
+            ready_push(rt, items[i]);
+            found = found || items[i] == (void *)awaited;
+        }
+    }
+}
+
+/* Add slot to the awaited job's dependants. False: the awaited job is done. */
+static bool park_until_done(ren__slot *slot, ren__slot *awaited, uint32_t generation)
+{
+    uint64_t head = atomic_load_explicit(&awaited->dependants, memory_order_acquire);
+    for (;;) {
+        if ((uint32_t)(head >> 32) != generation || (uint32_t)head == REN__DEP_CLOSED) {
+            return false;
+        }
+        slot->link.next = (uint32_t)head ? &slot_of_dep(slot->rt, (uint32_t)head)->link : NULL;
+        /* release: pairs with the completer's acquire; the link is written. */
+        if (atomic_compare_exchange_weak_explicit(&awaited->dependants, &head,
+                                                  ((uint64_t)generation << 32) | dep_of(slot),
+                                                  memory_order_release, memory_order_acquire)) {
+            return true;
+        }
+    }
+}
+
+/* True: the wait is met or becomes a point at issue. False: the job is parked. */
+static bool wait_is_met(ren_runtime *rt, ren__slot *slot, ren_job job)
+{
+    uint32_t generation = (uint32_t)(job.id >> 32);
+    ren_status status;
+    ren__slot *awaited = job.id ? ren__job_slot(rt, job, &status) : NULL;
+    uint32_t state;
+    bool by_host;
+    if (!awaited) {
+        return true;
+    }
+    state = ren__word_state(atomic_load_explicit(&awaited->word, memory_order_acquire));
+    if (generation_of(awaited) != generation || state == REN__SLOT_DONE) {
+        return true;
+    }
+    if (state != REN__SLOT_ISSUED) {
+        if (awaited->drained_generation != generation) {
+            boost(rt, awaited);
+        }
+        slot->link.next = awaited->issue_dependants ? &awaited->issue_dependants->link : NULL;
+        awaited->issue_dependants = slot;
+        return false;
+    }
+    by_host =
+        awaited->kind == REN_JOB_HOST ||
+        (slot->kind == REN_JOB_HOST && rt->lane_of[slot->stream] != rt->lane_of[awaited->stream]);
+    return !(by_host && park_until_done(slot, awaited, generation));
+}
+
+/* Room on every lane that the job touches? */
+static bool job_has_credit(ren_runtime *rt, ren__slot *slot)
+{
+    if (slot->kind != REN__JOB_WORK) {
+        return lane_has_credit(rt, &rt->lanes[rt->lane_of[slot->stream]], REN__JOB_COMMANDS);
+    }
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        uint32_t commands = REN__JOB_COMMANDS;
+        for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
+            commands += rt->lane_of[s] == l ? slot->as.work.need[s] : 0;
+        }
+        if (!lane_has_credit(rt, &rt->lanes[l], commands)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, uint64_t now)
+{
+    ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
+    slot->batch_seq = lane->open_seq;
+    slot->launched_ns = now;
+    slot->timeline_value = ++rt->stream_issued[slot->stream];
+    slot->link.next = NULL;
+    if (batch->last) {
+        batch->last->next = &slot->link;
+    } else {
+        batch->first = &slot->link;
+    }
+    batch->last = &slot->link;
+    if (++batch->jobs >= REN__BATCH_JOBS) {
+        (void)ren__lane_close_batch(rt, lane);
+    }
+}
+
+static void issue(ren_runtime *rt, ren__slot *slot)
+{
+    ren__lane *lane = &rt->lanes[rt->lane_of[slot->stream]];
+    uint32_t generation = generation_of(slot);
+    uint64_t expected = ren__word_make(generation, REN__SLOT_QUEUED, REN_OK);
+    ren_status status;
+    /* The race with ren_cancel: exactly one of the two exchanges wins. */
+    if (!atomic_compare_exchange_strong_explicit(
+            &slot->word, &expected, ren__word_make(generation, REN__SLOT_ISSUED, REN_OK),
+            memory_order_acq_rel, memory_order_acquire)) {
+        finish_unissued(rt, slot, REN_CANCELLED);
+        return;
+    }
+    status = ren__issue_commands(rt, lane, slot);
+    wake_issue_dependants(rt, slot);
+    if (status != REN_OK) {
+        if (status == REN_ERR_DEVICE_LOST) {
+            ren_error err;
+            err.status = REN_OK;
+            if (rt->api->status(rt->dev, &err) == REN_OK || err.status == REN_OK) {
+                (void)REN__FAIL(&err, status, "the device was lost while a job was issued");
+            }
+            ren__runtime_set_lost(rt, &err);
+        }
+        ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
+        return;
+    }
+    link_into_batch(rt, lane, slot, rt->now_ns);
+}
+
+static void take_up(ren_runtime *rt, ren__slot *slot)
+{
+    ren__lane *lane = &rt->lanes[rt->lane_of[slot->stream]];
+    if (atomic_load_explicit(&rt->lost, memory_order_acquire)) {
+        bool timed_out = atomic_load_explicit(&rt->timed_out, memory_order_relaxed);
+        finish_unissued(rt, slot, timed_out ? REN_ERR_ABORTED : REN_ERR_DEVICE_LOST);
+        return;
+    }
+    if (atomic_load_explicit(&rt->aborting, memory_order_acquire)) {
+        finish_unissued(rt, slot, REN_ERR_ABORTED);
+        return;
+    }
+    if (ren__word_state(atomic_load_explicit(&slot->word, memory_order_relaxed)) ==
+        REN__SLOT_CANCELLED) {
+        finish_unissued(rt, slot, REN_CANCELLED);
+        return;
+    }
+    for (; slot->wait_next < slot->wait_count; slot->wait_next++) {
+        if (!wait_is_met(rt, slot, slot->u.waits[slot->wait_next])) {
+            return;
+        }
+    }
+    if (slot->deadline_ns && rt->now_ns > slot->deadline_ns) {
+        finish_unissued(rt, slot, REN_ERR_DEADLINE);
+        return;
+    }
+    if (lane->blocked_first || !job_has_credit(rt, slot)) {
+        blocked_push(rt, lane, slot);
+        return;
+    }
+    issue(rt, slot);
+}
+
+/* ------------------------------------------------------------------ rounds */
+
+static uint32_t take_inbox(ren_runtime *rt)
+{
+    ren__link *link = ren__list_is_empty(&rt->inbox) ? NULL : ren__list_take_all(&rt->inbox);
+    uint32_t n = 0;
+    for (; link; n++) {
+        ren__link *next = link->next;
+        ready_push(rt, slot_of_link(link));
+        link = next;
+    }
+    return n;
+}
+
+static uint32_t retry_blocked(ren_runtime *rt)
+{
+    uint32_t n = 0;
+    bool left = false;
+    if (!atomic_load_explicit(&rt->wants_credit, memory_order_relaxed)) {
+        return 0;
+    }
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        ren__lane *lane = &rt->lanes[l];
+        while (lane->blocked_first) {
+            ren__slot *slot = lane->blocked_first;
+            bool give_up = atomic_load_explicit(&rt->lost, memory_order_relaxed) ||
+                           atomic_load_explicit(&rt->aborting, memory_order_relaxed);
+            if (!give_up && !job_has_credit(rt, slot)) {
+                left = true;
+                break;
+            }
+            lane->blocked_first = slot->link.next ? slot_of_link(slot->link.next) : NULL;
+            if (!lane->blocked_first) {
+                lane->blocked_last = NULL;
+            }
+            if (give_up) {
+                take_up(rt, slot);
+            } else {
+                issue(rt, slot);
+            }
+            n++;
+        }
+    }
+    if (!left) {
+        atomic_store_explicit(&rt->wants_credit, false, memory_order_relaxed);
+    }
+    return n;
+}
+
+static uint32_t drain_ready(ren_runtime *rt)
+{
+    uint32_t n = 0;
+    ren__slot *slot;
+    while ((slot = ready_pop(rt)) != NULL) {
+        take_up(rt, slot);
+        n++;
+    }
+    return n;
+}
+
+/* Close what somebody waits for. A batch that holds only commands (a step's share of a lane that the
+ * step does not end on) stays open: nobody need wake for it. */
+static void close_all(ren_runtime *rt)
+{
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        ren__lane *lane = &rt->lanes[l];
+        ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
+        if (batch->first || batch->notify_count) {
+            (void)ren__lane_close_batch(rt, lane);
+        }
+    }
+}
+
+uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs)
+{
+    void *items[REN__DRAIN_BATCH];
+    uint32_t class;
+    uint32_t source;
+    uint32_t total = 0;
+    uint32_t limit = max_jobs ? max_jobs : UINT32_MAX;
+    rt->now_ns = ren__now_ns();
+    while (total < limit) {
+        uint32_t want = limit - total < REN__DRAIN_BATCH ? limit - total : REN__DRAIN_BATCH;
+        uint32_t n;
+        (void)take_inbox(rt);
+        total += retry_blocked(rt);
+        total += drain_ready(rt);
+        n = ren__drain_pop(&rt->drain, items, want, &class, &source);
+        for (uint32_t i = 0; i < n; i++) {
+            drained(items[i]);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            take_up(rt, items[i]);
+        }
+        total += n;
+        if (!n && !rt->ready_first) {
+            break;
+        }
+        if (total >= 4096u && !max_jobs) {
+            break; /* the clock and the open batches need a look */
+        }
+    }
+    close_all(rt);
+    return total;
+}
+
+static bool has_work(ren_runtime *rt)
+{
+    if (!ren__list_is_empty(&rt->inbox) || !ren__drain_is_empty(&rt->drain)) {
+        return true;
+    }
+    if (!atomic_load_explicit(&rt->wants_credit, memory_order_relaxed)) {
+        return false;
+    }
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        ren__lane *lane = &rt->lanes[l];
+        if (lane->blocked_first && (job_has_credit(rt, lane->blocked_first) ||
+                                    atomic_load_explicit(&rt->lost, memory_order_relaxed) ||
+                                    atomic_load_explicit(&rt->aborting, memory_order_relaxed))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void sleep_until_rung(ren_runtime *rt)
+{
+    uint32_t key;
+    ren__doorbell_sleep_begin(&rt->submit_bell);
+    key = ren__doorbell_prepare(&rt->submit_bell);
+    REN__POINT("submitter.before_sleep");
+    if (!has_work(rt) && !atomic_load_explicit(&rt->stop_submitter, memory_order_acquire)) {
+        uint64_t now = ren__now_ns();
+        atomic_fetch_add_explicit(&rt->submit_ns, now - rt->awake_since_ns, memory_order_relaxed);
+        (void)ren__doorbell_wait(&rt->submit_bell, key, REN_TIMEOUT_INFINITE);
+        rt->awake_since_ns = ren__now_ns();
+    }
+    ren__doorbell_sleep_end(&rt->submit_bell);
+}
+
+void ren__submitter_main(void *arg)
+{
+    ren_runtime *rt = arg;
+    atomic_store_explicit(&rt->submit_thread_id, ren__thread_self(), memory_order_release);
+    rt->awake_since_ns = ren__now_ns();
+    for (;;) {
+        if (ren__submitter_round(rt, 0)) {
+            continue;
+        }
+        /* acquire: pairs with destroy's release; nothing is outstanding any more. */
+        if (atomic_load_explicit(&rt->stop_submitter, memory_order_acquire)) {
+            return;
+        }
+        sleep_until_rung(rt);
+    }
+}
