@@ -11,8 +11,8 @@
  * Memory    Scratch of 8 bytes an item, from the host allocator, returned before the call ends.
  * Units     Sizes and offsets in bytes; offsets are multiples of 256.
  * Not here  What conflicts: with five streams, lifetimes are not intervals of one order (two values
- *           conflict unless every use of the one is ordered before the first write of the other), so
- *           the caller answers by pairs and nothing here assumes a timeline.
+ *           conflict unless every use of the one is ordered before the first write of the other),
+ *           so the caller answers by pairs and nothing here assumes a timeline.
  *
  * The method
  *   Colouring with weights is NP-hard already for intervals, so this is a greedy rule: largest

@@ -292,10 +292,10 @@ static uint32_t find(const ren__pool_blocks *b, uint32_t list, uint32_t lane, ui
     return NONE;
 }
 
-/* The smallest of the best fits of all lanes' lists. */
+/* The smallest of the best fits of all lanes' lists; of equals, the own lane's. */
 static uint32_t find_on_all(const ren__pool_blocks *b, uint32_t lane, uint64_t bytes)
 {
-    uint32_t best = NONE;
+    uint32_t best = lane < b->lanes ? find(b, lane, lane, bytes) : NONE;
     for (uint32_t list = 0; list < b->lanes; list++) {
         uint32_t found = find(b, list, lane, bytes);
         if (found != NONE && (best == NONE || b->records[found].bytes < b->records[best].bytes)) {
@@ -350,11 +350,8 @@ static uint32_t merge_run(ren__pool_blocks *b, uint32_t lane, uint64_t bytes)
 uint32_t ren__pool_search(ren__pool_blocks *b, uint32_t lane, uint64_t bytes)
 {
     uint32_t found = find(b, lane, lane, bytes);
-    if (found == NONE) {
+    if (found == NONE || is_worth_splitting(b->records[found].bytes, bytes)) {
         refresh(b);
-        found = find(b, lane, lane, bytes);
-    }
-    if (found == NONE) {
         found = find_on_all(b, lane, bytes);
     }
     if (found == NONE) {

@@ -14,9 +14,9 @@
  * order; the record of the lowest one stands for the slab as long as the slab lives, since merging
  * keeps the left record and splitting gives the new record to the right part.
  *
- * A free list belongs to a lane and a size class: sizes up to 15 grains have their own class, larger
- * ones share eight classes per power of two. A bitmap of classes in use makes the search for the
- * next larger one a few words of scanning.
+ * A free list belongs to a lane and a size class: sizes up to 15 grains have their own class,
+ * larger ones share eight classes per power of two. A bitmap of classes in use makes the search for
+ * the next larger one a few words of scanning.
  */
 #ifndef REN_MEMORY_POOL_BLOCKS_H
 #define REN_MEMORY_POOL_BLOCKS_H

@@ -2,9 +2,9 @@
 /* memory/staging.c - pinned slots that a host thread fills and a copy empties.
  *
  * Purpose   See staging.h.
- * Threads   `next` and the step FREE -> LENT -> POSTED belong to the filling side; POSTED -> FREE is
- *           the releasing thread's. At any time one side alone may move a slot on, so plain atomic
- *           stores are enough, and no read-modify-write is needed.
+ * Threads   `next` and the step FREE -> LENT -> POSTED belong to the filling side; POSTED -> FREE
+ *           is the releasing thread's. At any time one side alone may move a slot on, so plain
+ *           atomic stores are enough, and no read-modify-write is needed.
  */
 #include "staging.h"
 

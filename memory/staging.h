@@ -18,8 +18,8 @@
  * Why a slot is never rewritten under its copy
  *   The only way from POSTED to anything writable is release (the copy is complete) or uncommit
  *   (there is no copy). acquire lends nothing but a FREE slot, or the one that is lent already, so
- *   the third fill of two slots is refused until the first copy is complete. Every path that fills a
- *   slot goes through these calls: there is no bulk path with edges of its own.
+ *   the third fill of two slots is refused until the first copy is complete. Every path that fills
+ *   a slot goes through these calls: there is no bulk path with edges of its own.
  */
 #ifndef REN_MEMORY_STAGING_H
 #define REN_MEMORY_STAGING_H
