@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/buffers.c - buffer handles over the ordered pool.
  *
- * Purpose   ren_buffer_alloc and ren_buffer_free in stream order, without waiting and without the driver.
- * Threads   alloc, free, pin: any. The fences inside an entry belong to the submitter, from the moment
- *           the entry is live to the moment its last pin is gone.
+ * Purpose   ren_buffer_alloc and ren_buffer_free in stream order, without waiting and without the
+ * driver.
+ * Threads   alloc, free, pin: any. The fences inside an entry belong to the submitter, from the
+ *           moment the entry is live to the moment its last pin is gone.
  *
- * How a free is ordered   A job pins its buffers when it is posted and drops the pins when it is issued;
- *           at that moment the submitter has written the job's point into the buffer's fences. So when a
- *           freed buffer has no pins left, every accepted use is a known point, and the block can go back
- *           to the pool at once, behind those points: work still under way keeps the memory, and nobody
- *           waits. Whoever brings "freed and no pins" about does the release, exactly once: the word's
- *           read-modify-write decides.
+ * How a free is ordered   A job pins its buffers when it is posted and drops the pins when it is
+ *           issued; at that moment the submitter has written the job's point into the buffer's
+ *           fences. So when a freed buffer has no pins left, every accepted use is a known point,
+ *           and the block can go back to the pool at once, behind those points: work still under
+ *           way keeps the memory, and nobody waits. Whoever brings "freed and no pins" about does
+ *           the release, exactly once: the word's read-modify-write decides.
  *
- * What alloc may answer   A freed buffer that a job not yet issued still pins is a pending release. While
- *           one exists, running out is REN_ERR_BUSY rather than REN_ERR_NO_DEVICE_MEMORY, since the same
- *           call may succeed once the submitter has issued that job.
+ * What alloc may answer   A freed buffer that a job not yet issued still pins is a pending
+ *           release. While one exists, running out is REN_ERR_BUSY rather than
+ *           REN_ERR_NO_DEVICE_MEMORY, since the same call may succeed once the submitter has
+ *           issued that job.
  */
 #include "runtime.h"
 
@@ -129,7 +131,8 @@ static void release_entry(ren_runtime *rt, uint32_t index)
 
 void ren__buffer_unpin(ren_runtime *rt, uint32_t index)
 {
-    /* acq_rel: the release half hands the fences over to whoever frees, the acquire half takes them. */
+    /* acq_rel: the release half hands the fences over to whoever frees, the acquire half takes
+     * them. */
     uint64_t after =
         atomic_fetch_sub_explicit(&rt->buffers[index].word, 1, memory_order_acq_rel) - 1;
     uint32_t low = (uint32_t)after;

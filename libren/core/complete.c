@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/complete.c - from a finished batch to finished jobs.
  *
- * Purpose   One sleeping thread per lane: it waits for the lane's next batch to be closed, sleeps on that
- *           batch's event, and finishes the batch's jobs in order. One thread for all lanes could not
- *           report one stream's completion while it sleeps on another's.
- * Threads   lane_main: its own. batch_finish: the claimer of the batch, which is the lane's thread, or
- *           ren_runtime_abort when the thread never comes back from the device.
+ * Purpose   One sleeping thread per lane: it waits for the lane's next batch to be closed, sleeps
+ *           on that batch's event, and finishes the batch's jobs in order. One thread for all
+ *           lanes could not report one stream's completion while it sleeps on another's.
+ * Threads   lane_main: its own. batch_finish: the claimer of the batch, which is the lane's
+ *           thread, or ren_runtime_abort when the thread never comes back from the device.
  * Order     jobs of a lane finish in the order of their issue, so a stream's timeline only grows.
  * Memory    never allocates.
  *
- * What a finish publishes   In this order: the timeline; the slot's word (release: who reads DONE sees
- *           the job's effects); the dependants' list, closed by one exchange and sent to the submitter;
- *           the delivery. After the delivery the slot may be reused at any moment and is not touched
- *           again. A slot that nobody pumps goes to a local chain, which is given back in one push.
- *           The counters are raised last, once per batch: `done` counts a job only when its callback of
- *           the ANY_THREAD kind has returned, so an idle runtime runs no callback.
+ * What a finish publishes   In this order: the timeline; the slot's word (release: who reads DONE
+ *           sees the job's effects); the dependants' list, closed by one exchange and sent to the
+ *           submitter; the delivery. After the delivery the slot may be reused at any moment and
+ *           is not touched again. A slot that nobody pumps goes to a local chain, which is given
+ *           back in one push. The counters are raised last, once per batch: `done` counts a job
+ *           only when its callback of the ANY_THREAD kind has returned, so an idle runtime runs no
+ *           callback.
  */
 #include <stdio.h>
 
@@ -237,8 +238,8 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
     batch->notify_count = 0;
     atomic_store_explicit(&lane->last_done_ns, f.now_ns, memory_order_relaxed);
     atomic_store_explicit(&lane->completed_commands, commands, memory_order_relaxed);
-    /* seq_cst: release for the submitter, which may now reuse the batch and the memory it touched; and
-     * ordered before the load of wants_credit, see blocked_push. */
+    /* seq_cst: release for the submitter, which may now reuse the batch and the memory it touched;
+     * and ordered before the load of wants_credit, see blocked_push. */
     atomic_store_explicit(&lane->completed, seq, memory_order_seq_cst);
     if (atomic_load_explicit(&rt->wants_credit, memory_order_seq_cst)) {
         ren__doorbell_ring_if_asleep(&rt->submit_bell);

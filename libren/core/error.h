@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/error.h - error records and the words for each status.
  *
- * Purpose   Fill a ren_error; name a status. Depends on nothing but ren.h, so every part may use it.
+ * Purpose   Fill a ren_error; name a status. Depends on nothing but ren.h, so every part may use
+ * it.
  * Threads   any; nothing is shared.
  */
 #ifndef REN_CORE_ERROR_H

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/issue.c - one job's commands, onto its lane.
  *
- * Purpose   Order the lane behind what the job names (jobs, buffers), enqueue the job's own command, and
- *           note the job's point in the buffers that it used.
+ * Purpose   Order the lane behind what the job names (jobs, buffers), enqueue the job's own
+ *           command, and note the job's point in the buffers that it used.
  * Threads   the submitter.
- * Order     The lane waits for points of other lanes only; its own earlier work comes first anyway. A
- *           buffer that is read waits for its last write, one that is written waits for the last write
- *           and all reads since; afterwards the job's own point replaces them. A fresh buffer starts with
- *           its block's fence as "writes", so memory that other work still uses is safe by the same rule.
+ * Order     The lane waits for points of other lanes only; its own earlier work comes first
+ *           anyway. A buffer that is read waits for its last write, one that is written waits for
+ *           the last write and all reads since; afterwards the job's own point replaces them. A
+ *           fresh buffer starts with its block's fence as "writes", so memory that other work
+ *           still uses is safe by the same rule.
  */
 #include "runtime.h"
 

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/jobs.c - roads, posting, handles.
  *
- * Purpose   The host's side of a job: take a slot, fill it, publish it; look it up, cancel it, wait.
+ * Purpose   The host's side of a job: take a slot, fill it, publish it; look it up, cancel it,
+ * wait.
  * Threads   a producer's road: its one thread. The shared road: any. Handles: any.
- * Progress  a producer's post takes a bounded number of steps: its free slots come from a private chain
- *           that is refilled by one exchange, and its ring has one producer. The shared road pops a
- *           lock-free stack and pushes an MPSC ring, which may yield behind a descheduled poster.
+ * Progress  a producer's post takes a bounded number of steps: its free slots come from a private
+ *           chain that is refilled by one exchange, and its ring has one producer. The shared road
+ *           pops a lock-free stack and pushes an MPSC ring, which may yield behind a descheduled
+ * poster.
  * Order     FIFO per road and class.
  * Memory    a road is fixed at creation; posting never allocates.
  *
- * Why a push cannot fail   A road has as many slots as each of its rings has entries, and a slot is in at
- *           most one ring. So FULL is decided by the free list alone, before anything is written, and a
- *           refused post leaves no hole. The count of accepted jobs is raised before the push, so that a
- *           thread which sums "done" first and "posted" second never sees a job done but not posted.
+ * Why a push cannot fail   A road has as many slots as each of its rings has entries, and a slot
+ *           is in at most one ring. So FULL is decided by the free list alone, before anything is
+ *           written, and a refused post leaves no hole. The count of accepted jobs is raised
+ *           before the push, so that a thread which sums "done" first and "posted" second never
+ *           sees a job done but not posted.
  */
 #include "runtime.h"
 
@@ -159,7 +162,8 @@ static ren_status check_open(ren_runtime *rt)
     if (ren__runtime_is_forked(rt)) {
         return REN_ERR_FORKED;
     }
-    /* relaxed: a post that races with the fault or the close may still be accepted; it completes. */
+    /* relaxed: a post that races with the fault or the close may still be accepted; it completes.
+     * */
     if (atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
         return REN_ERR_DEVICE_LOST;
     }
@@ -387,7 +391,8 @@ ren_status ren__work_post(ren_runtime *rt, const ren__work *work, ren_done_fn do
     return REN_OK;
 }
 
-/* ------------------------------------------------------------------ looking, cancelling, waiting */
+/* ------------------------------------------------------------------ looking, cancelling, waiting
+ * */
 
 /* REN_PENDING, or the final status; REN_ERR_STALE when the slot was reused meanwhile. */
 static ren_status look(ren__slot *slot, uint32_t generation)

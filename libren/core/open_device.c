@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/open_device.c - which device a runtime gets, and why not another.
  *
- * Purpose   Choose the table (the CPU device, or the CUDA module opened with dlopen), open the device, and
- *           say in words what was wrong where it cannot be had.
+ * Purpose   Choose the table (the CPU device, or the CUDA module opened with dlopen), open the
+ *           device, and say in words what was wrong where it cannot be had.
  * Threads   the creating thread.
  * Lifetime  a module stays loaded for the rest of the process: the device libraries behind it start
  *           threads and register handlers that do not survive an unload.

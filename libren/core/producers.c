@@ -4,8 +4,8 @@
  * Purpose   Hand out and take back the roads of registered producers.
  * Threads   any, serialised by a short lock that no post takes.
  * Memory    a producer's road is made at the first registration of its number and lives until the
- *           runtime ends: jobs posted through it may outlive the registration, and their handles stay
- *           good. A later registration gets the same road with whatever is still in it.
+ *           runtime ends: jobs posted through it may outlive the registration, and their handles
+ *           stay good. A later registration gets the same road with whatever is still in it.
  */
 #include "runtime.h"
 

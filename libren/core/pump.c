@@ -3,10 +3,10 @@
  *
  * Purpose   ren_pump, ren_wait_any, ren_wake and the timelines: the host's side of completion.
  * Threads   one pump at a time per channel, guarded by an exchange; the rest any.
- * Progress  a pump never blocks: it takes the channel's list in one exchange and walks it. An idle pump
- *           is a few loads.
- * Order     completers push in timeline order per stream; the list keeps each pusher's order, and what a
- *           budget left over is delivered before anything newer is taken.
+ * Progress  a pump never blocks: it takes the channel's list in one exchange and walks it. An idle
+ *           pump is a few loads.
+ * Order     completers push in timeline order per stream; the list keeps each pusher's order, and
+ *           what a budget left over is delivered before anything newer is taken.
  */
 #include "runtime.h"
 
@@ -33,7 +33,8 @@ uint64_t ren__completions_waiting(ren_runtime *rt)
 {
     uint64_t delivered = 0;
     uint64_t queued = 0;
-    /* Delivered first: a completion is queued before it is delivered, so the difference is not negative. */
+    /* Delivered first: a completion is queued before it is delivered, so the difference is not
+     * negative. */
     for (uint32_t c = 0; c < REN_CHANNELS; c++) {
         delivered += atomic_load_explicit(&rt->channels[c].delivered, memory_order_acquire);
     }

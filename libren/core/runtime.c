@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/runtime.c - a runtime's beginning and end.
  *
- * Purpose   Create, close, drain, abort, destroy; faults; counters; what other parts ask of a runtime.
+ * Purpose   Create, close, drain, abort, destroy; faults; counters; what other parts ask of a
+ * runtime.
  * Threads   create and destroy: one. The rest: any.
  *
- * The end of a runtime   close stops posts. drain waits until every accepted job is done. abort gives up:
- *           the submitter finishes what it has not issued; what the device has gets a grace of a second;
- *           then the device is abandoned, which makes its waits return; and a batch whose thread still
- *           does not come back is claimed and finished here, its thread left behind and counted. destroy
- *           refuses while anything is outstanding, so it only has to join threads that have nothing to do.
- *           With a thread left behind, the memory that it may still touch is left behind, too.
+ * The end of a runtime   close stops posts. drain waits until every accepted job is done. abort
+ *           gives up: the submitter finishes what it has not issued; what the device has gets a
+ *           grace of a second; then the device is abandoned, which makes its waits return; and a
+ *           batch whose thread still does not come back is claimed and finished here, its thread
+ *           left behind and counted. destroy refuses while anything is outstanding, so it only has
+ *           to join threads that have nothing to do. With a thread left behind, the memory that it
+ *           may still touch is left behind, too.
  *
- * Fork      A page that the kernel wipes in a child holds a non-zero word. One load tells a child from the
- *           process that made the runtime; nothing is registered and no system call is made.
+ * Fork      A page that the kernel wipes in a child holds a non-zero word. One load tells a child
+ *           from the process that made the runtime; nothing is registered and no system call is
+ *           made.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -181,7 +184,8 @@ static void service_thread_join(void *user, void *thread)
 
 static void map_streams(ren_runtime *rt)
 {
-    /* TRANS, COMP_1, COMP_2, COMP_3, UPDATE by number of lanes: copies part first, then the update. */
+    /* TRANS, COMP_1, COMP_2, COMP_3, UPDATE by number of lanes: copies part first, then the
+     * update. */
     static const uint32_t maps[REN__LANES][REN_STREAM_COUNT] = {
         {0, 0, 0, 0, 0}, {0, 1, 1, 1, 1}, {0, 1, 1, 1, 2}, {0, 1, 2, 2, 3}, {0, 1, 2, 3, 4}};
     rt->lanes_count = rt->config.streams;

@@ -8,27 +8,28 @@
  *             [atom]  atomic, any thread; the pairing is said where it is used
  *
  * The life of a job
- *   1. A host thread takes a slot from its road's free list, fills it, makes the slot's word QUEUED and
- *      pushes the slot into the road's ring of the job's class. The word carries generation, state and
- *      final status in 64 bits, so one load tells all three and a stale handle never matches.
- *   2. The submitter pops the slot. If something it names must happen first, it is parked (on the awaited
- *      slot, or on a lane without credit); else the submitter moves the word to ISSUED, which races only
- *      with ren_cancel's move to CANCELLED, enqueues the commands on the job's lane and links the slot
- *      into the lane's open batch.
- *   3. When the rings are empty, or the batch is long, the submitter closes the batch: one event record,
- *      and one publication to the lane's completion thread.
- *   4. The completion thread sleeps on the batch's event, then walks the batch: runs HOST functions,
- *      makes the word DONE, hands dependants back to the submitter, and pushes the slot to its channel
- *      (or frees it). A pumped slot is freed after its callback.
+ *   1. A host thread takes a slot from its road's free list, fills it, makes the slot's word
+ *      QUEUED and pushes the slot into the road's ring of the job's class. The word carries
+ *      generation, state and final status in 64 bits, so one load tells all three and a stale
+ *   handle never matches. 2. The submitter pops the slot. If something it names must happen first,
+ *      it is parked (on the awaited slot, or on a lane without credit); else the submitter moves
+ *      the word to ISSUED, which races only with ren_cancel's move to CANCELLED, enqueues the
+ *      commands on the job's lane and links the slot into the lane's open batch.
+ *   3. When the rings are empty, or the batch is long, the submitter closes the batch: one event
+ *      record, and one publication to the lane's completion thread.
+ *   4. The completion thread sleeps on the batch's event, then walks the batch: runs HOST
+ *      functions, makes the word DONE, hands dependants back to the submitter, and pushes the slot
+ *      to its channel (or frees it). A pumped slot is freed after its callback.
  *
- * Points    A pair (lane, batch number) says "when that lane has completed that batch". A job's place, a
- *           buffer's last use and a block's release are all points, so one rule serves all: wait_point.
- *           A lane's event slots are reused round robin; batch s uses slot s % REN__BATCHES, and at most
- *           REN__BATCHES batches of a lane are unfinished, so the event of an unfinished batch is always
- *           its own. A finished batch needs no wait.
+ * Points    A pair (lane, batch number) says "when that lane has completed that batch". A job's
+ *           place, a buffer's last use and a block's release are all points, so one rule serves
+ *           all: wait_point. A lane's event slots are reused round robin; batch s uses slot s %
+ *           REN__BATCHES, and at most REN__BATCHES batches of a lane are unfinished, so the event
+ *           of an unfinished batch is always its own. A finished batch needs no wait.
  *
- * Why no completion is lost   The list of finished jobs is made of the slots themselves, so it cannot be
- *           full. Back-pressure comes from the free slots alone: a road has ring_entries of them.
+ * Why no completion is lost   The list of finished jobs is made of the slots themselves, so it
+ *           cannot be full. Back-pressure comes from the free slots alone: a road has ring_entries
+ *           of them.
  */
 #ifndef REN_CORE_RUNTIME_H
 #define REN_CORE_RUNTIME_H
@@ -58,7 +59,8 @@
 #define REN__DRAIN_BATCH    32u
 #define REN__DEP_CLOSED     0xffffffffu /* dependants: the job is done */
 
-/* Who completes jobs: the lanes' threads, the submitter, an abort. Each has its own row of counters. */
+/* Who completes jobs: the lanes' threads, the submitter, an abort. Each has its own row of
+ * counters. */
 #define REN__WORKER_SUBMITTER REN__LANES
 #define REN__WORKER_ABORT     (REN__LANES + 1u)
 #define REN__WORKERS          (REN__LANES + 2u)
@@ -93,8 +95,8 @@ static inline ren_status ren__word_status(uint64_t word)
     return (ren_status)(int8_t)(uint8_t)(word >> 8);
 }
 
-/* A job's id: generation 32 | runtime tag 10 | road 6 | slot 16. Generations of a runtime start at a
- * random number, so an id of another runtime fails by tag or generation. */
+/* A job's id: generation 32 | runtime tag 10 | road 6 | slot 16. Generations of a runtime start at
+ * a random number, so an id of another runtime fails by tag or generation. */
 static inline uint64_t ren__job_id(uint32_t generation, uint32_t tag, uint32_t road, uint32_t index)
 {
     return ((uint64_t)generation << 32) | ((uint64_t)(tag & 0x3ffu) << 22) |
@@ -212,7 +214,8 @@ typedef struct ren__batch {
     _Atomic uint32_t claim; /* completion thread or abort: who completes it */
 } ren__batch;
 
-/* Counters of one completer, so that no line is shared in the common case. Written by one thread. */
+/* Counters of one completer, so that no line is shared in the common case. Written by one thread.
+ * */
 typedef struct ren__worker_counters {
     _Alignas(REN__CACHE_LINE) _Atomic uint64_t done; /* all jobs completed by this worker */
     _Atomic uint64_t failed;
@@ -352,16 +355,16 @@ struct ren_runtime {
 /* ------------------------------------------------------------------ between core's files */
 
 /* wait.c: sleeping until a condition of this runtime holds, as
- *     key = ren__wait_begin(bell); if (condition) { ren__wait_end(bell); return; } ren__wait_sleep(...)
- * in a loop. Whoever makes the condition true rings the bell afterwards. */
+ *     key = ren__wait_begin(bell); if (condition) { ren__wait_end(bell); return; }
+ * ren__wait_sleep(...) in a loop. Whoever makes the condition true rings the bell afterwards. */
 typedef struct ren__deadline {
     uint64_t at_ns; /* UINT64_MAX = never */
 } ren__deadline;
 ren__deadline ren__deadline_in(uint64_t timeout_ns);
 uint32_t ren__wait_begin(ren__doorbell *bell);
 void ren__wait_end(ren__doorbell *bell);
-/* Ends the wait itself. False when the deadline has passed. Where the host drives the submitter, the
- * waiting thread drives it instead of sleeping. */
+/* Ends the wait itself. False when the deadline has passed. Where the host drives the submitter,
+ * the waiting thread drives it instead of sleeping. */
 bool ren__wait_sleep(ren_runtime *rt, ren__doorbell *bell, uint32_t key,
                      const ren__deadline *deadline);
 

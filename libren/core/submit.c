@@ -3,35 +3,38 @@
  *
  * Purpose   Drain the rings by class, put each job where its stream's lane runs it, close batches.
  * Threads   one: the submitter thread, or whoever ticks.
- * Progress  a round never blocks. The submitter sleeps only when the inbox, the ready list and the rings
- *           are empty and every open batch is closed; a post, a completion that someone awaits, a credit
- *           that someone lacks, a stop and an abort ring its bell after they have made their change.
+ * Progress  a round never blocks. The submitter sleeps only when the inbox, the ready list and the
+ *           rings are empty and every open batch is closed; a post, a completion that someone
+ *           awaits, a credit that someone lacks, a stop and an abort ring its bell after they have
+ *           made their change.
  *
  * Waits     A job names up to 16 others. For each, in order:
  *             done, or its slot reused       nothing to wait for;
- *             issued, to a lane              a point: the lanes are ordered by an event at issue time;
- *             issued, HOST on either side    the job is parked on the awaited slot's dependants. The
- *                                            completer takes that list and sends it to the inbox;
- *             not issued                     the job is parked on the awaited slot's issue_dependants, a
- *                                            list of the submitter's own. If the awaited job is still in
- *                                            its ring, the ring is emptied up to it into the ready list,
- *                                            which comes before all rings: so it inherits the class of
- *                                            its waiter, and the order inside its ring is kept.
- *           A job can name only ids that exist when it is posted, so waits form no cycle, and a parked
- *           job's chain always ends in one that can proceed.
+ *             issued, to a lane              a point: the lanes are ordered by an event at issue
+ *             time; issued, HOST on either side    the job is parked on the awaited slot's
+ *                                            dependants. The completer takes that list and sends
+ *             it to the inbox; not issued                     the job is parked on the awaited
+ *                                            slot's issue_dependants, a list of the submitter's
+ *                                            own. If the awaited job is still in its ring, the
+ *                                            ring is emptied up to it into the ready list, which
+ *                                            comes before all rings: so it inherits the class of
+ *           its waiter, and the order inside its ring is kept. A job can name only ids that exist
+ *           when it is posted, so waits form no cycle, and a parked job's chain always ends in one
+ *           that can proceed.
  *
- * Dependants   The head of a slot's list is {generation, kind}: the submitter adds itself by an exchange
- *           that expects the generation, the completer closes the list by one exchange. A slot that was
- *           completed and reused in between has another generation, so the exchange fails and the wait is
- *           met. The list runs through link.next of the parked slots.
+ * Dependants   The head of a slot's list is {generation, kind}: the submitter adds itself by an
+ *           exchange that expects the generation, the completer closes the list by one exchange. A
+ *           slot that was completed and reused in between has another generation, so the exchange
+ *           fails and the wait is met. The list runs through link.next of the parked slots.
  *
- * Credit    A lane takes a job only when its next batch number has a free place (REN__BATCHES) and its
- *           commands leave room in the device's own queue. Else the job joins the lane's blocked list,
- *           and so does every later job of the lane, which keeps the stream's order.
+ * Credit    A lane takes a job only when its next batch number has a free place (REN__BATCHES) and
+ *           its commands leave room in the device's own queue. Else the job joins the lane's
+ *           blocked list, and so does every later job of the lane, which keeps the stream's order.
  */
 #include "runtime.h"
 
-/* Dependants: the low 32 bits are 0 (empty), REN__DEP_CLOSED, or 1 + (road << 16 | index) of the newest. */
+/* Dependants: the low 32 bits are 0 (empty), REN__DEP_CLOSED, or 1 + (road << 16 | index) of the
+ * newest. */
 static uint32_t dep_of(const ren__slot *slot)
 {
     return 1u + ((slot->road << 16) | slot->index);
@@ -54,7 +57,8 @@ static uint32_t generation_of(const ren__slot *slot)
     return ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
 }
 
-/* ------------------------------------------------------------------ lists of the submitter's own */
+/* ------------------------------------------------------------------ lists of the submitter's own
+ * */
 
 static void ready_push(ren_runtime *rt, ren__slot *slot)
 {
@@ -88,8 +92,8 @@ static void blocked_push(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
         lane->blocked_first = slot;
     }
     lane->blocked_last = slot;
-    /* seq_cst: pairs with the completion thread's load after it has raised `completed`; either it sees
-     * the want, or the re-check of the credit before sleeping sees the completion. */
+    /* seq_cst: pairs with the completion thread's load after it has raised `completed`; either it
+     * sees the want, or the re-check of the credit before sleeping sees the completion. */
     atomic_store_explicit(&rt->wants_credit, true, memory_order_seq_cst);
 }
 
@@ -192,8 +196,8 @@ ren_status ren__lane_wait_point(ren_runtime *rt, ren__lane *lane, uint32_t other
             return status;
         }
     }
-    /* The event of the newest batch up to seq that recorded one; a batch without commands is complete
-     * when that one is. */
+    /* The event of the newest batch up to seq that recorded one; a batch without commands is
+     * complete when that one is. */
     seq = from->batches[seq % REN__BATCHES].event_seq;
     if (seq <= completed || lane->known[other] >= seq) {
         return REN_OK;
@@ -225,7 +229,8 @@ static bool lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands)
 
 /* ------------------------------------------------------------------ one job */
 
-/* Finish a job that is not issued. ren_cancel may have won, which the caller does not care about. */
+/* Finish a job that is not issued. ren_cancel may have won, which the caller does not care about.
+ * */
 static void finish_unissued(ren_runtime *rt, ren__slot *slot, ren_status status)
 {
     uint32_t generation = generation_of(slot);
@@ -473,8 +478,8 @@ static uint32_t drain_ready(ren_runtime *rt)
     return n;
 }
 
-/* Close what somebody waits for. A batch that holds only commands (a step's share of a lane that the
- * step does not end on) stays open: nobody need wake for it. */
+/* Close what somebody waits for. A batch that holds only commands (a step's share of a lane that
+ * the step does not end on) stays open: nobody need wake for it. */
 static void close_all(ren_runtime *rt)
 {
     for (uint32_t l = 0; l < rt->lanes_count; l++) {

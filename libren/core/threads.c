@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/threads.c - starting and joining threads, by the host's hooks or by POSIX.
  *
- * Purpose   Every thread of libren's, the device's included, is started here, so that a host can place
- *           them and a test can make the Nth start fail.
+ * Purpose   Every thread of libren's, the device's included, is started here, so that a host can
+ *           place them and a test can make the Nth start fail.
  * Threads   start and join: create and destroy calls.
  * Memory    one small record per thread from the runtime's allocator, freed by join.
  */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/core/wait.c - the one way in which a host thread sleeps in libren.
  *
- * Purpose   ren_wait, ren_wait_any, ren_timeline_wait and ren_runtime_drain all sleep on a doorbell until
- *           a condition holds or a time has passed.
+ * Purpose   ren_wait, ren_wait_any, ren_timeline_wait and ren_runtime_drain all sleep on a
+ *           doorbell until a condition holds or a time has passed.
  * Threads   any host thread that is not inside a callback of the same runtime.
- * Order     begin announces the sleeper and takes the bell's value; the condition is checked after that;
- *           who makes it true rings afterwards. So either the check sees the change or the ring sees the
- *           sleeper (the doorbell's own argument).
+ * Order     begin announces the sleeper and takes the bell's value; the condition is checked after
+ *           that; who makes it true rings afterwards. So either the check sees the change or the
+ *           ring sees the sleeper (the doorbell's own argument).
  */
 #include <time.h>
 
