@@ -57,7 +57,7 @@ compiles() {
         return
     fi
     # shellcheck disable=SC2086
-    $1 -std=$2 $warnings -O1 -Ihost_api "$scratch/first.$3" "$scratch/second.$3" \
+    $1 -std=$2 $warnings -O0 -Ihost_api "$scratch/first.$3" "$scratch/second.$3" \
         -o "$scratch/program" && "$scratch/program"
     case_is "$1 -std=$2" $?
 }
