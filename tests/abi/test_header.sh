@@ -34,10 +34,6 @@ unit first >"$scratch/first.c"
 unit second >"$scratch/second.c"
 cat >>"$scratch/second.c" <<'END'
 uint32_t first(void);
-uint32_t ren_version(void)
-{
-    return 0;
-}
 int main(void)
 {
     return first() == second() && first() > 0 ? 0 : 1;
@@ -45,6 +41,17 @@ int main(void)
 END
 cp "$scratch/first.c" "$scratch/first.cc"
 cp "$scratch/second.c" "$scratch/second.cc"
+
+# The library's side is C in every case, so a C++ unit links only if it asks for the C name.
+cat >"$scratch/library.c" <<'END'
+#include "ren.h"
+uint32_t ren_version(void)
+{
+    return 0;
+}
+END
+${CC:-gcc} -Ihost_api -c "$scratch/library.c" -o "$scratch/library.o"
+case_is "the C side of the link compiles" $?
 
 count=$(grep -c struct_size "$scratch/first.c")
 [ "$count" -ge 20 ]
@@ -58,7 +65,7 @@ compiles() {
     fi
     # shellcheck disable=SC2086
     $1 -std=$2 $warnings -O0 -Ihost_api "$scratch/first.$3" "$scratch/second.$3" \
-        -o "$scratch/program" && "$scratch/program"
+        "$scratch/library.o" -o "$scratch/program" && "$scratch/program"
     case_is "$1 -std=$2" $?
 }
 
