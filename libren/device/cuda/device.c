@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cuda/device.c - opening and closing a CUDA device, and the context around calls.
+ *
+ * Purpose   open() answers each way in which a machine cannot serve with a status and a text of its
+ *           own: no driver, a driver that is too old, no GPU, a wrong index, a GPU that is too old,
+ *           a foreign context, no memory.
+ * Threads   open: any.  close: one, with no other call running (see below for a lost device).
+ * Memory    the device struct comes from the host's allocator; streams and handles from CUDA.
+ * Context   With no context from the host the primary context is retained, which is the one that
+ *           the CUDA runtime of the host uses too; it is released, never reset, at close.
+ * Hang      No call can interrupt a thread that sleeps in cudaEventSynchronize. After abandon() such
+ *           a thread sleeps on until the GPU answers, if it ever does; the core gives the thread up.
+ *           close() sees it counted in `syncing` and then leaves the device's memory and streams
+ *           behind, because that thread will touch them if it wakes.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "internal.h"
+
+#define OLDEST_MAJOR 7 /* compute capability of the oldest machine code in the module */
+#define OLDEST_MINOR 5
+#define FUNCTIONS_OF 12000u /* the version whose signatures ren__cuda_driver declares */
+
+/* Commands that one lane may hold. A stream's launch queue in the driver takes 1024 commands before
+ * a launch blocks; libraries may enqueue more than one command where a count says one. */
+#define LANE_COMMANDS 512u
+
+/* ------------------------------------------------------------------ context */
+
+void ren__cuda_enter_always(ren__device *dev, ren__cuda_scope *scope)
+{
+    CUcontext current = NULL;
+    scope->pushed = 0;
+    scope->mode = cudaStreamCaptureModeRelaxed;
+    (void)cudaThreadExchangeStreamCaptureMode(&scope->mode);
+    if (dev->driver.ctx_get(&current) != CUDA_SUCCESS || current != dev->context) {
+        scope->pushed = dev->driver.ctx_push(dev->context) == CUDA_SUCCESS;
+    }
+}
+
+ren_status ren__cuda_enter(ren__device *dev, ren__cuda_scope *scope)
+{
+    /* Relaxed: only an early way out; a fault that is not seen yet is met by the call itself. */
+    if (atomic_load_explicit(&dev->lost, memory_order_relaxed)) {
+        return REN_ERR_DEVICE_LOST;
+    }
+    ren__cuda_enter_always(dev, scope);
+    return REN_OK;
+}
+
+void ren__cuda_leave(ren__device *dev, ren__cuda_scope *scope)
+{
+    if (scope->pushed) {
+        CUcontext popped;
+        (void)dev->driver.ctx_pop(&popped);
+    }
+    (void)cudaThreadExchangeStreamCaptureMode(&scope->mode);
+}
+
+/* ------------------------------------------------------------------ open */
+
+static ren_status fetch(const char *name, void *out_function, ren_error *err)
+{
+    void *address = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    cudaError_t code =
+        cudaGetDriverEntryPointByVersion(name, &address, FUNCTIONS_OF, cudaEnableDefault, &found);
+#else
+    cudaError_t code = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found);
+#endif
+    if (code != cudaSuccess || found != cudaDriverEntryPointSuccess || !address) {
+        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
+                               "the NVIDIA driver has no function %s", name);
+    }
+    memcpy(out_function, &address, sizeof address);
+    return REN_OK;
+}
+
+static ren_status fetch_all(ren__cuda_driver *driver, ren_error *err)
+{
+    const struct {
+        const char *name;
+        void *out;
+    } wanted[] = {
+        {"cuCtxPushCurrent", &driver->ctx_push},
+        {"cuCtxPopCurrent", &driver->ctx_pop},
+        {"cuCtxGetCurrent", &driver->ctx_get},
+        {"cuCtxGetDevice", &driver->ctx_get_device},
+        {"cuDeviceGet", &driver->device_get},
+        {"cuDevicePrimaryCtxRetain", &driver->primary_retain},
+        {"cuDevicePrimaryCtxRelease", &driver->primary_release},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        ren_status status = fetch(wanted[i].name, wanted[i].out, err);
+        if (status != REN_OK) {
+            return status;
+        }
+    }
+    return REN_OK;
+}
+
+/* Is there a driver, is it new enough, does it see GPUs? */
+static ren_status look_for_driver(int *out_count, ren_error *err)
+{
+    int driver = 0;
+    int runtime = CUDART_VERSION;
+    int needed;
+    cudaError_t code = cudaDriverGetVersion(&driver);
+    if (code != cudaSuccess || driver == 0) {
+        (void)cudaGetLastError();
+        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
+                               "no NVIDIA driver: libcuda.so.1 is not installed or does not load");
+    }
+    (void)cudaRuntimeGetVersion(&runtime);
+    needed = runtime / 1000 * 1000; /* any driver of the same major version serves */
+    if (driver < needed) {
+        return ren__cuda_error(err, REN_ERR_NO_DEVICE, driver, __FILE__, __LINE__,
+                               "the NVIDIA driver is too old: it supports CUDA %d.%d, this module "
+                               "needs %d.%d or later",
+                               driver / 1000, driver % 1000 / 10, needed / 1000,
+                               needed % 1000 / 10);
+    }
+    code = cudaGetDeviceCount(out_count);
+    if (code == cudaErrorNoDevice || (code == cudaSuccess && *out_count == 0)) {
+        (void)cudaGetLastError();
+        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
+                               "the NVIDIA driver sees no GPU");
+    }
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError();
+        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
+                               "the NVIDIA driver does not start: %s (CUDA error %d)",
+                               cudaGetErrorString(code), (int)code);
+    }
+    return REN_OK;
+}
+
+/* Settles dev->context and dev->ordinal. */
+static ren_status choose_context(ren__device *dev, const ren__device_config *config, int count,
+                                 ren_error *err)
+{
+    CUresult code;
+    if (config->cuda_context) {
+        CUcontext popped;
+        dev->context = (CUcontext)config->cuda_context;
+        code = dev->driver.ctx_push(dev->context);
+        if (code != CUDA_SUCCESS) {
+            return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
+                                   "cuda.context is not a CUDA context that can be made current");
+        }
+        code = dev->driver.ctx_get_device(&dev->ordinal);
+        (void)dev->driver.ctx_pop(&popped);
+        if (code != CUDA_SUCCESS ||
+            (config->device_index && (uint32_t)dev->ordinal != config->device_index)) {
+            return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, (int32_t)code, __FILE__, __LINE__,
+                                   "cuda.context is of device %d, device_index is %u", dev->ordinal,
+                                   config->device_index);
+        }
+        return REN_OK;
+    }
+    if (config->device_index >= (uint32_t)count) {
+        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)cudaErrorInvalidDevice, __FILE__,
+                               __LINE__, "device_index is %u, but there %s %d CUDA device%s",
+                               config->device_index, count == 1 ? "is" : "are", count,
+                               count == 1 ? "" : "s");
+    }
+    code = dev->driver.device_get(&dev->ordinal, (int)config->device_index);
+    if (code == CUDA_SUCCESS) {
+        code = dev->driver.primary_retain(&dev->context, dev->ordinal);
+        dev->retained = code == CUDA_SUCCESS;
+    }
+    if (code != CUDA_SUCCESS) {
+        return ren__cuda_error(
+            err, code == CUDA_ERROR_OUT_OF_MEMORY ? REN_ERR_NO_DEVICE_MEMORY : REN_ERR_NO_DEVICE,
+            (int32_t)code, __FILE__, __LINE__,
+            code == CUDA_ERROR_OUT_OF_MEMORY
+                ? "not enough memory on CUDA device %u to make a context"
+                : "CUDA device %u cannot be used",
+            config->device_index);
+    }
+    return REN_OK;
+}
+
+static ren_status read_caps(ren__device *dev, ren_error *err)
+{
+    struct cudaDeviceProp properties;
+    ren_status status = REN__CUDA(dev, err, cudaGetDeviceProperties(&properties, dev->ordinal));
+    if (status != REN_OK) {
+        return status;
+    }
+    if (properties.major < OLDEST_MAJOR ||
+        (properties.major == OLDEST_MAJOR && properties.minor < OLDEST_MINOR)) {
+        return ren__cuda_error(err, REN_ERR_NO_DEVICE, 0, __FILE__, __LINE__,
+                               "%.100s has compute capability %d.%d, this module needs %d.%d",
+                               properties.name, properties.major, properties.minor, OLDEST_MAJOR,
+                               OLDEST_MINOR);
+    }
+    dev->caps.struct_size = (uint32_t)sizeof dev->caps;
+    (void)snprintf(dev->caps.name, sizeof dev->caps.name, "%.127s", properties.name);
+    dev->caps.lane_commands = LANE_COMMANDS;
+    dev->caps.host_reads_device = 0;
+    dev->caps.pageable_copies = 0;
+    dev->caps.conv_weights_ohwi = 1;
+    dev->caps.graphs = 1;
+    dev->caps.memory_bytes = properties.totalGlobalMem;
+    return REN_OK;
+}
+
+static ren_status make_streams(ren__device *dev, const ren__device_config *config, ren_error *err)
+{
+    int least = 0;
+    int greatest = 0;
+    int priority;
+    ren_status status = REN__CUDA(dev, err, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    /* CUDA counts downwards: the lowest priority is the greatest number. */
+    priority = config->cuda_stream_priority > least - greatest ? greatest
+               : config->cuda_stream_priority < 0              ? least
+                                                  : least - config->cuda_stream_priority;
+    for (uint32_t i = 0; i < dev->lanes && status == REN_OK; i++) {
+        status = REN__CUDA(
+            dev, err,
+            cudaStreamCreateWithPriority(&dev->lane[i].stream, cudaStreamNonBlocking, priority));
+    }
+    return status;
+}
+
+ren_status ren__cuda_open(const ren__device_config *config, const ren__host_services *host,
+                          ren__device **out, ren_error *err)
+{
+    int count = 0;
+    ren__device *dev;
+    ren__cuda_scope scope;
+    ren_status status = look_for_driver(&count, err);
+    *out = NULL;
+    if (status != REN_OK) {
+        return status;
+    }
+    dev = host->alloc(host->user, sizeof *dev, _Alignof(ren__device));
+    if (!dev) {
+        return ren__cuda_error(err, REN_ERR_NO_MEMORY, 0, __FILE__, __LINE__,
+                               "no host memory for the CUDA device");
+    }
+    memset(dev, 0, sizeof *dev);
+    dev->host = *host;
+    dev->lanes = config->lanes ? config->lanes : 1u;
+    dev->lanes = dev->lanes > REN__LANES ? REN__LANES : dev->lanes;
+    dev->deterministic = config->deterministic;
+    dev->memory_limit = config->memory_limit_bytes;
+    (void)pthread_mutex_init(&dev->lock, NULL);
+    (void)pthread_mutex_init(&dev->op_lock, NULL);
+    atomic_init(&dev->lost, 0);
+    atomic_init(&dev->syncing, 0);
+
+    status = fetch_all(&dev->driver, err);
+    if (status == REN_OK) {
+        status = choose_context(dev, config, count, err);
+    }
+    if (status == REN_OK) {
+        ren__cuda_enter_always(dev, &scope);
+        status = read_caps(dev, err);
+        if (status == REN_OK) {
+            status = make_streams(dev, config, err);
+        }
+        ren__cuda_leave(dev, &scope);
+    }
+    if (status != REN_OK) {
+        ren__cuda_close(dev);
+        return status;
+    }
+    *out = dev;
+    return REN_OK;
+}
+
+/* ------------------------------------------------------------------ close, caps, status */
+
+static void close_lane(ren__cuda_lane *lane)
+{
+    if (lane->cudnn) {
+        (void)cudnnDestroy(lane->cudnn);
+    }
+    if (lane->blas) {
+        (void)cublasLtDestroy(lane->blas);
+    }
+    if (lane->stream) {
+        (void)cudaStreamDestroy(lane->stream);
+    }
+}
+
+void ren__cuda_close(ren__device *dev)
+{
+    ren__host_services host;
+    ren__cuda_scope scope;
+    if (!dev) {
+        return;
+    }
+    /* Acquire: partner of the release in ren__cuda_event_sync; a thread that has left is past its
+     * last use of the device. A thread that never leaves makes the device's memory permanent. */
+    if (atomic_load_explicit(&dev->syncing, memory_order_acquire) != 0) {
+        return;
+    }
+    if (dev->context) {
+        ren__cuda_enter_always(dev, &scope);
+        for (uint32_t i = 0; i < dev->lanes; i++) {
+            close_lane(&dev->lane[i]);
+        }
+        (void)cudaGetLastError();
+        ren__cuda_leave(dev, &scope);
+    }
+    if (dev->retained) {
+        (void)dev->driver.primary_release(dev->ordinal);
+    }
+    (void)pthread_mutex_destroy(&dev->op_lock);
+    (void)pthread_mutex_destroy(&dev->lock);
+    host = dev->host;
+    host.free(host.user, dev, sizeof *dev);
+}
+
+void ren__cuda_caps(ren__device *dev, ren__device_caps *out)
+{
+    *out = dev->caps;
+}
+
+ren_status ren__cuda_status(ren__device *dev, ren_error *err)
+{
+    ren_status status = REN_OK;
+    (void)pthread_mutex_lock(&dev->lock);
+    if (atomic_load_explicit(&dev->lost, memory_order_relaxed)) {
+        status = REN_ERR_DEVICE_LOST;
+        if (err) {
+            *err = dev->fault;
+        }
+    }
+    (void)pthread_mutex_unlock(&dev->lock);
+    return status;
+}
+
+void ren__cuda_abandon(ren__device *dev)
+{
+    ren__cuda_set_lost(dev, 0, __FILE__, __LINE__, "the device was given up before it answered");
+}

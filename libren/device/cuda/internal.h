@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cuda/internal.h - what the files of the CUDA module share.
+ *
+ * Purpose   The module is a shared object of its own: it exports `ren__device_module_open`, has no
+ *           undefined `ren_` symbol, links the CUDA runtime statically and fetches driver calls at
+ *           run time, so that a machine without a driver can still load and question it.
+ * Context   Every call that reaches CUDA sits between ren__cuda_enter and ren__cuda_leave: the
+ *           device's context (the primary one, or the host's own) is pushed if it is not current,
+ *           the thread is put into relaxed capture mode, and both are put back on the way out. So a
+ *           host thread finds its context, and a capture of its own, as it left them.
+ * Errors    The runtime's last-error variable belongs to this module's own static copy of the CUDA
+ *           runtime. A host that uses CUDA too has another copy, so neither is blamed for the other.
+ *           Within the module a failed call clears it, unless the error is sticky.
+ * Threads   `lost` is the only member that is written while the device is open and read without
+ *           the lock.
+ */
+#ifndef REN_DEVICE_CUDA_INTERNAL_H
+#define REN_DEVICE_CUDA_INTERNAL_H
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <cublasLt.h>
+#include <cudnn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "../device.h"
+
+/* Driver calls, fetched at run time. */
+typedef struct ren__cuda_driver {
+    CUresult (*ctx_push)(CUcontext ctx);
+    CUresult (*ctx_pop)(CUcontext *ctx);
+    CUresult (*ctx_get)(CUcontext *ctx);
+    CUresult (*ctx_get_device)(CUdevice *device);
+    CUresult (*device_get)(CUdevice *device, int ordinal);
+    CUresult (*primary_retain)(CUcontext *ctx, CUdevice device);
+    CUresult (*primary_release)(CUdevice device);
+} ren__cuda_driver;
+
+/* A stream and the library handles bound to it. Handles are made by the first operation that needs
+ * them, under op_lock, and only read afterwards. */
+typedef struct ren__cuda_lane {
+    cudaStream_t stream;
+    cudnnHandle_t cudnn;
+    cublasLtHandle_t blas;
+} ren__cuda_lane;
+
+struct ren__device {
+    ren__host_services host;
+    ren__cuda_driver driver;
+    CUcontext context;
+    CUdevice ordinal;
+    int retained; /* the primary context, to be released at close */
+    uint32_t lanes;
+    uint32_t deterministic;
+    ren__cuda_lane lane[REN__LANES];
+    ren__device_caps caps;
+    uint64_t memory_limit;
+
+    pthread_mutex_t lock;    /* memory accounts and the fault; nothing is called under it */
+    pthread_mutex_t op_lock; /* op_create, and with it the making of library handles */
+    uint64_t memory_used;
+    ren_error fault;
+
+    atomic_int lost;    /* written under `lock` once; read relaxed as an early way out, no data
+                           hangs on it, since the text is read under `lock` */
+    atomic_int syncing; /* threads inside cudaEventSynchronize */
+};
+
+/* The state that ren__cuda_leave restores. */
+typedef struct ren__cuda_scope {
+    int pushed;
+    enum cudaStreamCaptureMode mode;
+} ren__cuda_scope;
+
+/* REN_ERR_DEVICE_LOST when the device is lost (then leave must not be called), else REN_OK. */
+ren_status ren__cuda_enter(ren__device *dev, ren__cuda_scope *scope);
+/* The same without the check, for the ways out: destroy, free, close. */
+void ren__cuda_enter_always(ren__device *dev, ren__cuda_scope *scope);
+void ren__cuda_leave(ren__device *dev, ren__cuda_scope *scope);
+
+/* ------------------------------------------------------------------ faults (fault.c) */
+
+/* Fill *err (may be NULL), return status. */
+ren_status ren__cuda_error(ren_error *err, ren_status status, int32_t code, const char *file,
+                           int32_t line, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+
+/* Convert a failed call: make the device lost if the error is sticky, clear the last error if not.
+ * err may be NULL. */
+ren_status ren__cuda_fault(ren__device *dev, cudaError_t code, const char *call, const char *file,
+                           int32_t line, ren_error *err);
+ren_status ren__cuda_fault_blas(ren__device *dev, cublasStatus_t code, const char *call,
+                                const char *file, int32_t line, ren_error *err);
+ren_status ren__cuda_fault_dnn(ren__device *dev, cudnnStatus_t code, const char *call,
+                               const char *file, int32_t line, ren_error *err);
+/* The status that a CUDA error stands for. */
+ren_status ren__cuda_convert(cudaError_t code);
+void ren__cuda_set_lost(ren__device *dev, int32_t code, const char *file, int32_t line,
+                        const char *text);
+
+/* One macro for each library: the value is a ren_status. */
+#define REN__CUDA(dev, err, call) ren__cuda_checked((dev), (call), #call, __FILE__, __LINE__, (err))
+#define REN__BLAS(dev, err, call)                                                                  \
+    ren__cuda_checked_blas((dev), (call), #call, __FILE__, __LINE__, (err))
+#define REN__DNN(dev, err, call)                                                                   \
+    ren__cuda_checked_dnn((dev), (call), #call, __FILE__, __LINE__, (err))
+
+static inline ren_status ren__cuda_checked(ren__device *dev, cudaError_t code, const char *call,
+                                           const char *file, int32_t line, ren_error *err)
+{
+    return code == cudaSuccess ? REN_OK : ren__cuda_fault(dev, code, call, file, line, err);
+}
+
+static inline ren_status ren__cuda_checked_blas(ren__device *dev, cublasStatus_t code,
+                                                const char *call, const char *file, int32_t line,
+                                                ren_error *err)
+{
+    return code == CUBLAS_STATUS_SUCCESS ? REN_OK
+                                         : ren__cuda_fault_blas(dev, code, call, file, line, err);
+}
+
+static inline ren_status ren__cuda_checked_dnn(ren__device *dev, cudnnStatus_t code,
+                                               const char *call, const char *file, int32_t line,
+                                               ren_error *err)
+{
+    return code == CUDNN_STATUS_SUCCESS ? REN_OK
+                                        : ren__cuda_fault_dnn(dev, code, call, file, line, err);
+}
+
+/* ------------------------------------------------------------------ operations */
+
+typedef struct ren__cuda_linear {
+    cublasLtMatmulDesc_t matmul;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algo;
+    uint64_t workspace;
+} ren__cuda_linear;
+
+typedef struct ren__cuda_conv {
+    cudnnTensorDescriptor_t x, y;
+    cudnnFilterDescriptor_t w;
+    cudnnConvolutionDescriptor_t conv;
+    int algo;
+    uint64_t workspace;
+    int direct; /* 1 = the library has no algorithm for this shape: the kernels of conv.cu */
+} ren__cuda_conv;
+
+struct ren__op {
+    ren__op_desc desc;
+    uint32_t lane;
+    /* Enqueue, and nothing else: no allocation, query or wait, so that it can be captured. */
+    ren_status (*launch)(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                         void *const operands[REN__OPERANDS], void *workspace);
+    void (*destroy)(ren__op *op);
+    union {
+        ren__cuda_linear linear;
+        ren__cuda_conv conv;
+    } u;
+};
+
+/* Fill in launch, destroy, u and the needs of an operation whose desc and lane are set. */
+ren_status ren__cuda_linear_create(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                   ren__op_needs *needs, ren_error *err);
+ren_status ren__cuda_conv_create(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                 ren__op_needs *needs, ren_error *err);
+ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
+                                   ren_error *err);
+ren_status ren__cuda_train_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
+                                  ren_error *err);
+
+/* The table's entries (device.c, memory.c, lanes.c, graph.c, op.c). */
+ren_status ren__cuda_open(const ren__device_config *config, const ren__host_services *host,
+                          ren__device **out, ren_error *err);
+void ren__cuda_close(ren__device *dev);
+void ren__cuda_caps(ren__device *dev, ren__device_caps *out);
+ren_status ren__cuda_status(ren__device *dev, ren_error *err);
+void ren__cuda_abandon(ren__device *dev);
+ren_status ren__cuda_mem_alloc(ren__device *dev, uint64_t bytes, void **out);
+void ren__cuda_mem_free(ren__device *dev, void *ptr, uint64_t bytes);
+ren_status ren__cuda_host_alloc(ren__device *dev, uint64_t bytes, void **out);
+void ren__cuda_host_free(ren__device *dev, void *ptr, uint64_t bytes);
+ren_status ren__cuda_event_create(ren__device *dev, uint32_t for_host_wait, ren__event **out);
+void ren__cuda_event_destroy(ren__device *dev, ren__event *event);
+ren_status ren__cuda_event_record(ren__device *dev, uint32_t lane, ren__event *event);
+ren_status ren__cuda_event_wait(ren__device *dev, uint32_t lane, ren__event *event);
+ren_status ren__cuda_event_sync(ren__device *dev, ren__event *event);
+ren_status ren__cuda_copy(ren__device *dev, uint32_t lane, void *dst, const void *src,
+                          uint64_t bytes);
+ren_status ren__cuda_fill(ren__device *dev, uint32_t lane, void *dst, uint32_t byte_value,
+                          uint64_t bytes);
+ren_status ren__cuda_call(ren__device *dev, uint32_t lane, ren__call_fn fn, void *user,
+                          ren_status *out_status);
+ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                               ren__op **out, ren__op_needs *needs, ren_error *err);
+void ren__cuda_op_destroy(ren__device *dev, ren__op *op);
+ren_status ren__cuda_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
+                               void *const operands[REN__OPERANDS], void *workspace);
+ren_status ren__cuda_graph_begin(ren__device *dev, uint32_t origin);
+ren_status ren__cuda_graph_end(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err);
+ren_status ren__cuda_graph_launch(ren__device *dev, uint32_t lane, ren__graph *graph);
+void ren__cuda_graph_destroy(ren__device *dev, ren__graph *graph);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cuda/kernels.h - the launchers of the module's own kernels.
+ *
+ * Purpose   What no library computes in the layout or with the rule that libren promises. A launcher
+ *           picks grid and block, enqueues on `stream`, and returns the launch's error.
+ * Order     No kernel adds floats with atomics: every sum has an order that depends on the shape
+ *           alone, so results repeat bit for bit.
+ * Memory    Where a sum is done in two passes, `partial` is scratch of the size that the function
+ *           ..._scratch(shape) tells, in bytes.
+ * Units     n counts elements; pointers are device addresses of f32 unless said otherwise.
+ */
+#ifndef REN_DEVICE_CUDA_KERNELS_H
+#define REN_DEVICE_CUDA_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include "../device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------ elementwise.cu */
+
+cudaError_t ren__cuda_k_act_forward(cudaStream_t stream, ren__activation activation, float alpha,
+                                    const float *x, float *y, uint64_t n);
+cudaError_t ren__cuda_k_act_backward(cudaStream_t stream, ren__activation activation, float alpha,
+                                     const float *dy, const float *x, const float *y, float *dx,
+                                     uint64_t n);
+/* Forward and backward alike: y = x * mask / (1 - probability). */
+cudaError_t ren__cuda_k_dropout(cudaStream_t stream, float probability, uint32_t layer,
+                                const ren__control *control, const float *x, float *y, uint64_t n);
+cudaError_t ren__cuda_k_add(cudaStream_t stream, const float *a, const float *b, float *y,
+                            uint64_t n);
+/* y[r, c] += bias[c]; n = rows * channels. */
+cudaError_t ren__cuda_k_bias_add(cudaStream_t stream, float *y, const float *bias, uint64_t n,
+                                 uint64_t channels);
+/* joined[r, :] holds count parts side by side; split copies the other way. */
+cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const uint64_t *channels,
+                               uint32_t count, float *joined, uint64_t rows, int split);
+
+/* ------------------------------------------------------------------ cast.cu */
+
+/* Any dtype to F32, F16 or BF16; rounds to nearest even. */
+cudaError_t ren__cuda_k_cast(cudaStream_t stream, ren_dtype from, const void *x, ren_dtype to,
+                             void *y, uint64_t n);
+
+/* ------------------------------------------------------------------ pool.cu */
+
+typedef struct ren__pool_shape {
+    int n, h, w, c;     /* input */
+    int ho, wo;         /* output */
+    int kh, kw, sh, sw; /* kernel, stride */
+    int ph, pw;         /* padding */
+} ren__pool_shape;
+
+/* saved: int32 per output element, the input position h * W + w of the maximum; may be NULL. */
+cudaError_t ren__cuda_k_max_pool_forward(cudaStream_t stream, const ren__pool_shape *shape,
+                                         const float *x, float *y, int32_t *saved);
+cudaError_t ren__cuda_k_max_pool_backward(cudaStream_t stream, const ren__pool_shape *shape,
+                                          const float *dy, const int32_t *saved, float *dx);
+cudaError_t ren__cuda_k_avg_pool_forward(cudaStream_t stream, const ren__pool_shape *shape,
+                                         const float *x, float *y);
+cudaError_t ren__cuda_k_avg_pool_backward(cudaStream_t stream, const ren__pool_shape *shape,
+                                          const float *dy, float *dx);
+cudaError_t ren__cuda_k_global_avg_forward(cudaStream_t stream, const float *x, float *y,
+                                           uint64_t batch, uint64_t pixels, uint64_t channels);
+cudaError_t ren__cuda_k_global_avg_backward(cudaStream_t stream, const float *dy, float *dx,
+                                            uint64_t batch, uint64_t pixels, uint64_t channels);
+
+/* ------------------------------------------------------------------ norm.cu: matrices [rows, channels] */
+
+uint64_t ren__cuda_k_column_sum_scratch(uint64_t rows, uint64_t channels);
+cudaError_t ren__cuda_k_column_sum(cudaStream_t stream, const float *x, float *sums, uint64_t rows,
+                                   uint64_t channels, void *partial);
+
+typedef struct ren__norm_train {
+    const float *x, *weight, *bias, *running_mean, *running_var;
+    float *y, *mean, *rstd, *new_running_mean, *new_running_var;
+    uint64_t rows, channels;
+    float momentum, eps;
+} ren__norm_train;
+
+uint64_t ren__cuda_k_norm_scratch(uint64_t rows, uint64_t channels);
+cudaError_t ren__cuda_k_norm_train(cudaStream_t stream, const ren__norm_train *p, void *partial);
+
+typedef struct ren__norm_backward {
+    const float *dy, *x, *weight, *mean, *rstd;
+    float *dx, *dweight, *dbias;
+    uint64_t rows, channels;
+} ren__norm_backward;
+
+cudaError_t ren__cuda_k_norm_backward(cudaStream_t stream, const ren__norm_backward *p,
+                                      void *partial);
+cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const float *x, const float *weight,
+                                  const float *bias, const float *running_mean,
+                                  const float *running_var, float eps, float *y, uint64_t rows,
+                                  uint64_t channels);
+
+/* ------------------------------------------------------------------ loss.cu */
+
+uint64_t ren__cuda_k_xent_scratch(uint64_t rows);
+cudaError_t ren__cuda_k_xent_forward(cudaStream_t stream, const float *logits,
+                                     const int32_t *labels, float smoothing, float *loss,
+                                     float *probability, uint64_t rows, uint64_t classes,
+                                     void *partial);
+cudaError_t ren__cuda_k_xent_backward(cudaStream_t stream, const float *probability,
+                                      const int32_t *labels, float smoothing, float scale,
+                                      float *dlogits, uint64_t rows, uint64_t classes);
+
+/* The mean of a function of x - target: its square, or with `huber` the Huber function. */
+uint64_t ren__cuda_k_distance_scratch(uint64_t n);
+cudaError_t ren__cuda_k_distance_forward(cudaStream_t stream, int huber, float delta,
+                                         const float *x, const float *target, float *loss,
+                                         uint64_t n, void *partial);
+cudaError_t ren__cuda_k_distance_backward(cudaStream_t stream, int huber, float delta,
+                                          const float *x, const float *target, float *dx,
+                                          uint64_t n);
+
+/* ------------------------------------------------------------------ train.cu */
+
+typedef struct ren__update {
+    ren__op_kind kind;
+    uint32_t dynamic_scale;
+    const float *gradient;
+    const ren__control *control;
+    ren__state *state;
+    float *parameter; /* EMA: the average; its `gradient` is the parameter */
+    float *first;     /* velocity or first moment */
+    float *second;    /* second moment */
+    uint64_t n;
+} ren__update;
+
+uint64_t ren__cuda_k_check_scratch(uint64_t n);
+cudaError_t ren__cuda_k_check(cudaStream_t stream, const ren__update *p, void *partial);
+cudaError_t ren__cuda_k_advance(cudaStream_t stream, const ren__update *p);
+/* SGD, ADAM, ADAMW, EMA in one launch; LARS in two, with scratch. */
+cudaError_t ren__cuda_k_update(cudaStream_t stream, const ren__update *p);
+uint64_t ren__cuda_k_lars_scratch(uint64_t n);
+cudaError_t ren__cuda_k_lars(cudaStream_t stream, const ren__update *p, void *partial);
+
+/* ------------------------------------------------------------------ conv.cu */
+
+typedef struct ren__conv_shape {
+    int n, h, w, c; /* input */
+    int ho, wo, o;  /* output */
+    int kh, kw, sh, sw, ph, pw, dh, dw, groups;
+} ren__conv_shape;
+
+/* Weights are OHWI: [o][kh][kw][c / groups]. */
+cudaError_t ren__cuda_k_conv_forward(cudaStream_t stream, const ren__conv_shape *shape,
+                                     const float *x, const float *w, float *y);
+cudaError_t ren__cuda_k_conv_data(cudaStream_t stream, const ren__conv_shape *shape,
+                                  const float *dy, const float *w, float *dx);
+cudaError_t ren__cuda_k_conv_weight(cudaStream_t stream, const ren__conv_shape *shape,
+                                    const float *dy, const float *x, float *dw);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+# libren/device/cuda/module.mk - the CUDA module, and what runs on a machine with a GPU.
+#
+# Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0
+#           test-gpu    every suite that can run on the CUDA device; skipped (77) without a GPU
+#           bench-gpu   tests/gpu/bench_device; rows go to tests/bench/results/
+#           stage       put the packages that a machine without a registry lacks into build/stage
+# Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH; cuDNN 9 from CUDNN_ROOT, the
+#           toolkit, or the system. Without a toolkit `cuda` says so in one line and does nothing.
+# Variables CUDA_HOME, CUDNN_ROOT, CUDA_ARCHS ("75 80 86 89 90"; PTX of the last one is added)
+
+CUDA_NVCC := $(firstword $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) /usr/local/cuda) \
+             $(addsuffix /nvcc,$(subst :, ,$(PATH)))))
+CUDA_ROOT := $(patsubst %/bin/nvcc,%,$(CUDA_NVCC))
+CUDA_LIBS := $(firstword $(wildcard $(addprefix $(CUDA_ROOT)/,lib64 lib targets/x86_64-linux/lib)))
+CUDNN_INC := $(firstword $(patsubst %/cudnn.h,%,$(wildcard \
+             $(addsuffix /cudnn.h,$(CUDNN_ROOT:%=%/include) $(CUDA_ROOT)/include /usr/include \
+             /usr/include/x86_64-linux-gnu /usr/include/aarch64-linux-gnu))))
+CUDNN_LIB := $(firstword $(patsubst %/libcudnn.so.9,%,$(wildcard \
+             $(addsuffix /libcudnn.so.9,$(CUDNN_ROOT:%=%/lib64) $(CUDNN_ROOT:%=%/lib) $(CUDA_LIBS) \
+             /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu))))
+
+comma_ := ,
+CUDA_ARCHS ?= 75 80 86 89 90
+CUDA_CODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+
+CUDA_DIR     := libren/device/cuda
+CUDA_OUT     := build/cuda
+CUDA_MODULE  := $(CUDA_OUT)/libren_cuda.so
+CUDA_OBJECTS := $(addprefix $(CUDA_OUT)/,$(addsuffix .o,$(notdir \
+                $(sort $(wildcard $(CUDA_DIR)/*.c $(CUDA_DIR)/*.cu)))))
+
+# System folders are searched anyway, and naming them again would change their order.
+CUDA_INCLUDES := -isystem $(CUDA_ROOT)/include \
+                 $(addprefix -isystem ,$(filter-out /usr/include%,$(CUDNN_INC)))
+CUDA_CFLAGS   := -std=c11 -D_GNU_SOURCE -I. $(CUDA_INCLUDES) -O2 -g -fPIC -pthread \
+                 -fvisibility=hidden $(WARNINGS) -Wno-deprecated-declarations
+CUDA_NVFLAGS  := -std=c++17 -O3 -lineinfo -I. $(CUDA_CODE) \
+                 -Xcompiler -fPIC,-fvisibility=hidden,-Wall
+CUDA_LDFLAGS  := -shared -pthread -Wl,-soname,libren_cuda.so \
+                 -Wl,--version-script=$(CUDA_DIR)/module.map -Wl,-z,defs -Wl,-z,relro,-z,now \
+                 -Wl,--exclude-libs,ALL -L$(CUDA_LIBS) $(addprefix -L,$(CUDNN_LIB)) \
+                 $(addprefix -Wl$(comma_)-rpath$(comma_),$(sort $(CUDA_LIBS) $(CUDNN_LIB)))
+# nvcc guards the statics in its launch stubs with the C++ library, which cuDNN loads anyway.
+CUDA_LINK     := -lcudart_static -lcublasLt -l:libcudnn.so.9 -lstdc++ -lrt -ldl -lm
+
+.PHONY: cuda test-gpu test-gpu-run bench-gpu stage
+
+ifeq ($(and $(CUDA_NVCC),$(CUDNN_INC),$(CUDNN_LIB)),)
+
+cuda:
+	@echo 'cuda: left out: $(if $(CUDA_NVCC),no cuDNN 9 (set CUDNN_ROOT),no CUDA toolkit (set CUDA_HOME))'
+
+else
+
+cuda: $(B)/libren_cuda.so
+
+$(CUDA_OUT)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CUDA_NVCC) $(CUDA_CFLAGS) $(CUDA_NVFLAGS) $(CUDA_LDFLAGS)' | cmp -s - $@ || \
+	    echo '$(CC) $(CUDA_NVCC) $(CUDA_CFLAGS) $(CUDA_NVFLAGS) $(CUDA_LDFLAGS)' > $@
+
+$(CUDA_OUT)/%.c.o: $(CUDA_DIR)/%.c $(CUDA_OUT)/flags
+	$(call say,CC)
+	$(Q)$(CC) $(CUDA_CFLAGS) -MMD -MP -c $< -o $@
+
+$(CUDA_OUT)/%.cu.o: $(CUDA_DIR)/%.cu $(CUDA_OUT)/flags
+	$(call say,NVCC)
+	$(Q)$(CUDA_NVCC) $(CUDA_NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+$(CUDA_MODULE): $(CUDA_OBJECTS) $(CUDA_DIR)/module.map
+	$(call say,LINK)
+	$(Q)$(CC) $(CUDA_LDFLAGS) $(CUDA_OBJECTS) $(CUDA_LINK) -o $@
+
+$(B)/libren_cuda.so: $(CUDA_MODULE)
+	@mkdir -p $(@D)
+	@cp -f $< $@
+
+-include $(CUDA_OBJECTS:.o=.d)
+
+endif

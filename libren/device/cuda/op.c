@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cuda/op.c - resolving and launching operations.
+ *
+ * Purpose   op_create decides everything once: which library or kernel computes the operation, with
+ *           which algorithm and how much workspace. op_launch only enqueues, so it can be captured.
+ * Threads   op_create, op_destroy: any, serialised by the device's lock; op_launch: the submitter.
+ * Memory    an operation comes from the host's allocator; scratch is the caller's workspace.
+ */
+#include <string.h>
+
+#include "internal.h"
+
+static ren_status create_locked(ren__device *dev, ren__op *op, ren__op_needs *needs, ren_error *err)
+{
+    ren__cuda_lane *lane = &dev->lane[op->lane];
+    switch (op->desc.kind) {
+    case REN__OP_LINEAR_FWD:
+    case REN__OP_LINEAR_BWD_DATA:
+    case REN__OP_LINEAR_BWD_WEIGHT:
+        return ren__cuda_linear_create(dev, lane, op, needs, err);
+    case REN__OP_CONV_FWD:
+    case REN__OP_CONV_BWD_DATA:
+    case REN__OP_CONV_BWD_WEIGHT:
+        return ren__cuda_conv_create(dev, lane, op, needs, err);
+    case REN__OP_CHECK:
+    case REN__OP_ADVANCE:
+    case REN__OP_SGD:
+    case REN__OP_ADAM:
+    case REN__OP_ADAMW:
+    case REN__OP_LARS:
+    case REN__OP_EMA:
+        return ren__cuda_train_create(dev, op, needs, err);
+    default:
+        return ren__cuda_simple_create(dev, op, needs, err);
+    }
+}
+
+ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                               ren__op **out, ren__op_needs *needs, ren_error *err)
+{
+    ren__cuda_scope scope;
+    ren__op *op;
+    ren_status status;
+    *out = NULL;
+    memset(needs, 0, sizeof *needs);
+    needs->commands = 1;
+    if (lane >= dev->lanes) {
+        return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
+                               "lane %u of %u", lane, dev->lanes);
+    }
+    status = ren__cuda_enter(dev, &scope);
+    if (status != REN_OK) {
+        (void)ren__cuda_status(dev, err);
+        return status;
+    }
+    op = dev->host.alloc(dev->host.user, sizeof *op, _Alignof(ren__op));
+    if (!op) {
+        ren__cuda_leave(dev, &scope);
+        return ren__cuda_error(err, REN_ERR_NO_MEMORY, 0, __FILE__, __LINE__,
+                               "no host memory for an operation");
+    }
+    memset(op, 0, sizeof *op);
+    op->desc = *desc;
+    op->lane = lane;
+    (void)pthread_mutex_lock(&dev->op_lock);
+    status = create_locked(dev, op, needs, err);
+    (void)pthread_mutex_unlock(&dev->op_lock);
+    ren__cuda_leave(dev, &scope);
+    if (status != REN_OK) {
+        ren__cuda_op_destroy(dev, op);
+        return status;
+    }
+    *out = op;
+    return REN_OK;
+}
+
+void ren__cuda_op_destroy(ren__device *dev, ren__op *op)
+{
+    ren__cuda_scope scope;
+    if (!op) {
+        return;
+    }
+    if (op->destroy) {
+        ren__cuda_enter_always(dev, &scope);
+        op->destroy(op);
+        ren__cuda_leave(dev, &scope);
+    }
+    dev->host.free(dev->host.user, op, sizeof *op);
+}
+
+ren_status ren__cuda_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
+                               void *const operands[REN__OPERANDS], void *workspace)
+{
+    ren__cuda_scope scope;
+    ren_status status = ren__cuda_enter(dev, &scope);
+    if (status != REN_OK) {
+        return status;
+    }
+    status = op->launch(dev, &dev->lane[lane], op, operands, workspace);
+    ren__cuda_leave(dev, &scope);
+    return status;
+}

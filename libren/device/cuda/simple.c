@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cuda/simple.c - operations that the module's own kernels compute.
+ *
+ * Purpose   Maps an operation's descriptor and operands to a launcher of kernels.h. Pooling, batch
+ *           norm and softmax are kernels of ours rather than cuDNN's because libren's rules are part
+ *           of their contract: ties of a maximum, padding left out of averages, running statistics
+ *           that may be written elsewhere, a fixed order of every sum.
+ * Threads   create: any, serialised; launch: the submitter.
+ */
+#include "internal.h"
+#include "kernels.h"
+
+typedef ren_status (*launch_fn)(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                void *const operands[REN__OPERANDS], void *workspace);
+
+static uint64_t count_of(const ren__op *op, uint32_t operand)
+{
+    return ren__tensor_elements(&op->desc.operand[operand]);
+}
+
+static uint64_t channels_of(const ren__op *op, uint32_t operand)
+{
+    const ren__tensor_desc *t = &op->desc.operand[operand];
+    return (uint64_t)t->dims[t->rank - 1u];
+}
+
+static uint64_t rows_of(const ren__op *op, uint32_t operand)
+{
+    return count_of(op, operand) / channels_of(op, operand);
+}
+
+/* Present only if its descriptor says so. */
+static void *optional(const ren__op *op, void *const operands[REN__OPERANDS], uint32_t operand)
+{
+    return op->desc.operand[operand].rank ? operands[operand] : NULL;
+}
+
+/* ------------------------------------------------------------------ element by element */
+
+static ren_status act_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                              void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_act_forward(lane->stream, op->desc.activation, op->desc.alpha,
+                                             o[0], o[1], count_of(op, 0)));
+}
+
+static ren_status act_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                               void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_act_backward(lane->stream, op->desc.activation, op->desc.alpha,
+                                              o[0], o[1], o[2], o[3], count_of(op, 0)));
+}
+
+static ren_status dropout(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                          void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_dropout(lane->stream, op->desc.alpha, op->desc.layer, o[1], o[0],
+                                         o[2], count_of(op, 0)));
+}
+
+static ren_status add(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                      void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL, ren__cuda_k_add(lane->stream, o[0], o[1], o[2], count_of(op, 0)));
+}
+
+static ren_status cast(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                       void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_cast(lane->stream, op->desc.operand[0].dtype, o[0],
+                                      op->desc.operand[1].dtype, o[1], count_of(op, 0)));
+}
+
+static ren_status concat(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                         void *const o[REN__OPERANDS], void *workspace)
+{
+    int split = op->desc.kind == REN__OP_SPLIT;
+    uint32_t first = split ? 1u : 0u;
+    uint32_t joined = split ? 0u : REN__OPERANDS - 1u;
+    uint64_t channels[REN__OPERANDS];
+    (void)workspace;
+    for (uint32_t i = 0; i < op->desc.count; i++) {
+        channels[i] = channels_of(op, first + i);
+    }
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_concat(lane->stream, o + first, channels, op->desc.count,
+                                        o[joined], rows_of(op, joined), split));
+}
+
+/* ------------------------------------------------------------------ pooling */
+
+static ren__pool_shape pool_shape(const ren__op_desc *desc, const ren__tensor_desc *x,
+                                  const ren__tensor_desc *y)
+{
+    ren__pool_shape s;
+    s.n = (int)x->dims[0];
+    s.h = (int)x->dims[1];
+    s.w = (int)x->dims[2];
+    s.c = (int)x->dims[3];
+    s.ho = (int)y->dims[1];
+    s.wo = (int)y->dims[2];
+    s.kh = (int)desc->kernel[0];
+    s.kw = (int)desc->kernel[1];
+    s.sh = (int)desc->stride[0];
+    s.sw = (int)desc->stride[1];
+    s.ph = (int)desc->padding[0];
+    s.pw = (int)desc->padding[1];
+    return s;
+}
+
+static ren_status max_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                              void *const o[REN__OPERANDS], void *workspace)
+{
+    ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[0], &op->desc.operand[1]);
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_max_pool_forward(lane->stream, &s, o[0], o[1],
+                                                  op->desc.training ? o[2] : NULL));
+}
+
+static ren_status max_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                               void *const o[REN__OPERANDS], void *workspace)
+{
+    ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[4], &op->desc.operand[0]);
+    (void)workspace;
+    return REN__CUDA(dev, NULL, ren__cuda_k_max_pool_backward(lane->stream, &s, o[0], o[3], o[4]));
+}
+
+static ren_status avg_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                              void *const o[REN__OPERANDS], void *workspace)
+{
+    ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[0], &op->desc.operand[1]);
+    (void)workspace;
+    return REN__CUDA(dev, NULL, ren__cuda_k_avg_pool_forward(lane->stream, &s, o[0], o[1]));
+}
+
+static ren_status avg_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                               void *const o[REN__OPERANDS], void *workspace)
+{
+    ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[1], &op->desc.operand[0]);
+    (void)workspace;
+    return REN__CUDA(dev, NULL, ren__cuda_k_avg_pool_backward(lane->stream, &s, o[0], o[1]));
+}
+
+static ren_status global_average(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                 void *const o[REN__OPERANDS], void *workspace)
+{
+    int forward = op->desc.kind == REN__OP_GLOBAL_AVG_FWD;
+    const int64_t *x = op->desc.operand[forward ? 0 : 1].dims;
+    uint64_t batch = (uint64_t)x[0];
+    uint64_t pixels = (uint64_t)x[1] * (uint64_t)x[2];
+    uint64_t channels = (uint64_t)x[3];
+    (void)workspace;
+    return REN__CUDA(
+        dev, NULL,
+        forward
+            ? ren__cuda_k_global_avg_forward(lane->stream, o[0], o[1], batch, pixels, channels)
+            : ren__cuda_k_global_avg_backward(lane->stream, o[0], o[1], batch, pixels, channels));
+}
+
+/* ------------------------------------------------------------------ columns */
+
+static ren_status bias_gradient(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                void *const o[REN__OPERANDS], void *workspace)
+{
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_column_sum(lane->stream, o[0], o[1], rows_of(op, 0),
+                                            channels_of(op, 0), workspace));
+}
+
+static ren_status norm_train(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                             void *const o[REN__OPERANDS], void *workspace)
+{
+    ren__norm_train p = {.x = o[0],
+                         .weight = o[1],
+                         .bias = o[2],
+                         .running_mean = o[3],
+                         .running_var = o[4],
+                         .y = o[5],
+                         .mean = o[6],
+                         .rstd = o[7],
+                         .new_running_mean = o[8],
+                         .new_running_var = o[9],
+                         .rows = rows_of(op, 0),
+                         .channels = channels_of(op, 0),
+                         .momentum = op->desc.alpha,
+                         .eps = op->desc.eps};
+    return REN__CUDA(dev, NULL, ren__cuda_k_norm_train(lane->stream, &p, workspace));
+}
+
+static ren_status norm_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                void *const o[REN__OPERANDS], void *workspace)
+{
+    ren__norm_backward p = {.dy = o[0],
+                            .x = o[1],
+                            .weight = o[2],
+                            .mean = o[3],
+                            .rstd = o[4],
+                            .dx = o[5],
+                            .dweight = o[6],
+                            .dbias = o[7],
+                            .rows = rows_of(op, 0),
+                            .channels = channels_of(op, 0)};
+    return REN__CUDA(dev, NULL, ren__cuda_k_norm_backward(lane->stream, &p, workspace));
+}
+
+static ren_status norm_eval(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                            void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_norm_eval(lane->stream, o[0], o[1], o[2], o[3], o[4], op->desc.eps,
+                                           o[5], rows_of(op, 0), channels_of(op, 0)));
+}
+
+/* ------------------------------------------------------------------ losses */
+
+static ren_status xent_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                               void *const o[REN__OPERANDS], void *workspace)
+{
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_xent_forward(lane->stream, o[0], o[1], op->desc.alpha, o[2], o[3],
+                                              rows_of(op, 0), channels_of(op, 0), workspace));
+}
+
+static ren_status xent_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_xent_backward(lane->stream, o[0], o[1], op->desc.alpha, 1.0f, o[3],
+                                               rows_of(op, 0), channels_of(op, 0)));
+}
+
+static ren_status distance_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                   void *const o[REN__OPERANDS], void *workspace)
+{
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_distance_forward(lane->stream, op->desc.kind == REN__OP_HUBER_FWD,
+                                                  op->desc.alpha, o[0], o[1], o[2], count_of(op, 0),
+                                                  workspace));
+}
+
+static ren_status distance_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                                    void *const o[REN__OPERANDS], void *workspace)
+{
+    (void)workspace;
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_distance_backward(lane->stream, op->desc.kind == REN__OP_HUBER_BWD,
+                                                   op->desc.alpha, o[0], o[1], o[3],
+                                                   count_of(op, 0)));
+}
+
+/* ------------------------------------------------------------------ create */
+
+/* By kind: the launcher, and how many commands it enqueues. */
+static const struct {
+    launch_fn launch;
+    uint32_t commands;
+} table[REN__OP_KINDS] = {
+    [REN__OP_BIAS_GRAD] = {bias_gradient, 2},
+    [REN__OP_MAX_POOL_FWD] = {max_forward, 1},
+    [REN__OP_MAX_POOL_BWD] = {max_backward, 1},
+    [REN__OP_AVG_POOL_FWD] = {avg_forward, 1},
+    [REN__OP_AVG_POOL_BWD] = {avg_backward, 1},
+    [REN__OP_GLOBAL_AVG_FWD] = {global_average, 1},
+    [REN__OP_GLOBAL_AVG_BWD] = {global_average, 1},
+    [REN__OP_BATCH_NORM_TRAIN] = {norm_train, 3},
+    [REN__OP_BATCH_NORM_BWD] = {norm_backward, 3},
+    [REN__OP_BATCH_NORM_EVAL] = {norm_eval, 1},
+    [REN__OP_ACT_FWD] = {act_forward, 1},
+    [REN__OP_ACT_BWD] = {act_backward, 1},
+    [REN__OP_DROPOUT_FWD] = {dropout, 1},
+    [REN__OP_DROPOUT_BWD] = {dropout, 1},
+    [REN__OP_ADD] = {add, 1},
+    [REN__OP_CONCAT] = {concat, 1},
+    [REN__OP_SPLIT] = {concat, 1},
+    [REN__OP_XENT_FWD] = {xent_forward, 2},
+    [REN__OP_XENT_BWD] = {xent_backward, 1},
+    [REN__OP_MSE_FWD] = {distance_forward, 2},
+    [REN__OP_MSE_BWD] = {distance_backward, 1},
+    [REN__OP_HUBER_FWD] = {distance_forward, 2},
+    [REN__OP_HUBER_BWD] = {distance_backward, 1},
+    [REN__OP_CAST] = {cast, 1},
+};
+
+static uint64_t workspace_of(const ren__op *op)
+{
+    switch (op->desc.kind) {
+    case REN__OP_BIAS_GRAD:
+        return ren__cuda_k_column_sum_scratch(rows_of(op, 0), channels_of(op, 0));
+    case REN__OP_BATCH_NORM_TRAIN:
+    case REN__OP_BATCH_NORM_BWD:
+        return ren__cuda_k_norm_scratch(rows_of(op, 0), channels_of(op, 0));
+    case REN__OP_XENT_FWD:
+        return ren__cuda_k_xent_scratch(rows_of(op, 0));
+    case REN__OP_MSE_FWD:
+    case REN__OP_HUBER_FWD:
+        return ren__cuda_k_distance_scratch(count_of(op, 0));
+    default:
+        return 0;
+    }
+}
+
+ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
+                                   ren_error *err)
+{
+    const ren__op_desc *desc = &op->desc;
+    (void)dev;
+    if ((uint32_t)desc->kind >= REN__OP_KINDS || !table[desc->kind].launch) {
+        return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
+                               "the CUDA device has no operation of kind %d", (int)desc->kind);
+    }
+    if (desc->kind != REN__OP_CAST && desc->operand[0].dtype != REN_F32) {
+        return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
+                               "operation kind %d takes f32 only", (int)desc->kind);
+    }
+    op->launch = table[desc->kind].launch;
+    needs->commands = table[desc->kind].commands;
+    needs->workspace_bytes = workspace_of(op);
+    if (desc->kind == REN__OP_MAX_POOL_FWD && desc->training) {
+        needs->saved_bytes = count_of(op, 1) * sizeof(int32_t);
+    } else if (desc->kind == REN__OP_MAX_POOL_BWD) {
+        needs->saved_bytes = count_of(op, 0) * sizeof(int32_t);
+    }
+    return REN_OK;
+}

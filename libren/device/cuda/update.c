@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cuda/update.c - the check of the gradients and the optimizers, as operations.
+ *
+ * Purpose   Maps descriptor and operands to the launchers of train.cu.
+ * Threads   create: any, serialised; launch: the submitter.
+ */
+#include <string.h>
+
+#include "internal.h"
+#include "kernels.h"
+
+static ren__update update_of(const ren__op *op, void *const o[REN__OPERANDS])
+{
+    ren__update u;
+    memset(&u, 0, sizeof u);
+    u.kind = op->desc.kind;
+    u.dynamic_scale = op->desc.dynamic_scale;
+    u.gradient = o[0];
+    u.control = o[1];
+    u.state = o[2];
+    u.n = ren__tensor_elements(&op->desc.operand[0]);
+    u.parameter = o[3];
+    switch (op->desc.kind) {
+    case REN__OP_ADVANCE:
+        u.gradient = NULL;
+        u.control = o[0];
+        u.state = o[1];
+        u.parameter = NULL;
+        break;
+    case REN__OP_CHECK:
+        u.parameter = NULL;
+        break;
+    case REN__OP_SGD:
+    case REN__OP_LARS:
+        u.first = o[4];
+        break;
+    case REN__OP_ADAM:
+    case REN__OP_ADAMW:
+        u.first = o[4];
+        u.second = o[5];
+        break;
+    default:
+        break;
+    }
+    return u;
+}
+
+static ren_status launch(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                         void *const operands[REN__OPERANDS], void *workspace)
+{
+    ren__update u = update_of(op, operands);
+    switch (op->desc.kind) {
+    case REN__OP_CHECK:
+        return REN__CUDA(dev, NULL, ren__cuda_k_check(lane->stream, &u, workspace));
+    case REN__OP_ADVANCE:
+        return REN__CUDA(dev, NULL, ren__cuda_k_advance(lane->stream, &u));
+    case REN__OP_LARS:
+        return REN__CUDA(dev, NULL, ren__cuda_k_lars(lane->stream, &u, workspace));
+    default:
+        return REN__CUDA(dev, NULL, ren__cuda_k_update(lane->stream, &u));
+    }
+}
+
+ren_status ren__cuda_train_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
+                                  ren_error *err)
+{
+    uint64_t n = ren__tensor_elements(&op->desc.operand[0]);
+    (void)dev;
+    if (op->desc.kind != REN__OP_ADVANCE && op->desc.operand[0].dtype != REN_F32) {
+        return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)op->desc.kind, __FILE__, __LINE__,
+                               "optimizers take f32 gradients only");
+    }
+    op->launch = launch;
+    if (op->desc.kind == REN__OP_CHECK) {
+        needs->workspace_bytes = ren__cuda_k_check_scratch(n);
+        needs->commands = 2;
+    } else if (op->desc.kind == REN__OP_LARS) {
+        needs->workspace_bytes = ren__cuda_k_lars_scratch(n);
+        needs->commands = 2;
+    }
+    return REN_OK;
+}
