@@ -18,17 +18,17 @@
 #define MOST_SPLIT 256u /* splits, that one thread joins in order */
 #define BLOCKS     512u /* of the first pass, by aim */
 
-typedef struct split {
+typedef struct row_split {
     uint32_t count;
     uint64_t rows; /* of each split but the last */
-} split;
+} row_split;
 
-static split split_of(uint64_t rows, uint64_t channels)
+static row_split split_of(uint64_t rows, uint64_t channels)
 {
     uint64_t columns = (channels + COLUMNS - 1u) / COLUMNS;
     uint64_t most = BLOCKS / (columns < BLOCKS ? columns : BLOCKS);
     uint64_t count = rows / SPLIT_ROWS;
-    split s;
+    row_split s;
     count = count < 1u ? 1u : count;
     count = count > most ? most : count;
     count = count > MOST_SPLIT ? MOST_SPLIT : count;
@@ -49,7 +49,7 @@ typedef struct sum_params {
     float *sums;
     float *partial; /* [splits][channels]; the sums themselves when there is one split */
     uint64_t rows, channels;
-    split split;
+    row_split split;
 } sum_params;
 
 static __global__ void column_sum_kernel(sum_params p)
@@ -91,14 +91,14 @@ static __global__ void column_join_kernel(sum_params p)
 
 uint64_t ren__cuda_k_column_sum_scratch(uint64_t rows, uint64_t channels)
 {
-    split s = split_of(rows, channels);
+    row_split s = split_of(rows, channels);
     return s.count == 1u ? 0u : s.count * channels * sizeof(float);
 }
 
 cudaError_t ren__cuda_k_column_sum(cudaStream_t stream, const float *x, float *sums, uint64_t rows,
                                    uint64_t channels, void *partial)
 {
-    split s = split_of(rows, channels);
+    row_split s = split_of(rows, channels);
     sum_params p = {x, sums, s.count == 1u ? sums : (float *)partial, rows, channels, s};
     cudaError_t code =
         REN_LAUNCH(column_sum_kernel, grid_of(channels, s.count), COLUMNS * LANES, stream, p);
@@ -135,7 +135,7 @@ static __device__ __forceinline__ moments merge(moments a, moments b)
 typedef struct train_params {
     ren__norm_train t;
     float *partial; /* [splits][channels] means, then as many sums of squares */
-    split split;
+    row_split split;
     int vector;
 } train_params;
 
@@ -247,7 +247,7 @@ cudaError_t ren__cuda_k_norm_train(cudaStream_t stream, const ren__norm_train *t
 typedef struct backward_params {
     ren__norm_backward b;
     float *partial; /* [splits][channels] sums of dy, then as many of dy * xhat */
-    split split;
+    row_split split;
     int vector;
 } backward_params;
 
