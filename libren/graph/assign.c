@@ -8,9 +8,9 @@
  * Memory    none.
  * Units     costs, as ren__task.cost: flops or bytes; an event costs config.event_cost of them.
  *
- * GREEDY keeps an expected time for every lane and task. On a lane, a task would start when the lane
- * is free and its predecessors have finished, those on other lanes an event later. It takes, in this
- * order of weight:
+ * GREEDY keeps an expected time for every lane and task. On a lane, a task would start when the
+ * lane is free and its predecessors have finished, those on other lanes an event later. It takes,
+ * in this order of weight:
  *   1. the earliest expected start, so independent work goes to the least loaded lane;
  *   2. the fewest new waits;
  *   3. the table's stream;

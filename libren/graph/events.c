@@ -6,11 +6,11 @@
  * Memory    the list of waits, in the plan; nothing else.
  * Not here  which lane a task runs on, see assign.c; recording and waiting, see issue.c.
  *
- * What is known. A lane runs its tasks in order, so "lane l is complete up to task t" is one number,
- * and five numbers, a clock, say all that a point of the plan can be sure of. A task starts with the
- * clock of the task before it on its lane. A wait for task p merges p's clock and p itself, since
- * the event behind p completes after all that p came after. So knowledge travels with every wait,
- * through any number of lanes.
+ * What is known. A lane runs its tasks in order, so "lane l is complete up to task t" is one
+ * number, and five numbers, a clock, say all that a point of the plan can be sure of. A task starts
+ * with the clock of the task before it on its lane. A wait for task p merges p's clock and p
+ * itself, since the event behind p completes after all that p came after. So knowledge travels with
+ * every wait, through any number of lanes.
  *
  * The rule. For task t on lane L, needed[l] is the latest task of lane l that has an edge into t:
  * to know it is to know the earlier ones. The needed tasks are looked at from the latest in program
@@ -20,21 +20,21 @@
  * Why no smaller set does. Let R be the order that lanes and edges force: the transitive closure of
  * "next on the same lane" and "has an edge into". (1) The clocks are exact: x is known at t if and
  * only if x R t. That is so by induction on program order, as all clocks of earlier tasks are exact
- * and t's clock is the union over its predecessor on the lane and its waits, which reach every edge.
- * (2) Each wait (p, t) is a covering pair of R: nothing lies between. Suppose p R q and q R t. If the
- * last step from q to t is the lane's, then t's predecessor on L knows p by (1), and no wait was
- * made. If it is an edge from some q' with p R q' (or q' = q), then q' is later than p in program
- * order; it, or the latest needed task of its lane, which is at or behind q', was looked at first
- * and brought p along. Either way the wait (p, t) was not made. (3) The covering pairs of a finite
- * order are in every relation whose closure it is (its transitive reduction is unique). So every set
- * of point-to-point waits that forces exactly R contains all waits made here; and taking any one of
- * them away loses the very edge that asked for it. A set with fewer waits must force order that no
- * edge asks for, which is lost overlap.
+ * and t's clock is the union over its predecessor on the lane and its waits, which reach every
+ * edge. (2) Each wait (p, t) is a covering pair of R: nothing lies between. Suppose p R q and q R
+ * t. If the last step from q to t is the lane's, then t's predecessor on L knows p by (1), and no
+ * wait was made. If it is an edge from some q' with p R q' (or q' = q), then q' is later than p in
+ * program order; it, or the latest needed task of its lane, which is at or behind q', was looked at
+ * first and brought p along. Either way the wait (p, t) was not made. (3) The covering pairs of a
+ * finite order are in every relation whose closure it is (its transitive reduction is unique). So
+ * every set of point-to-point waits that forces exactly R contains all waits made here; and taking
+ * any one of them away loses the very edge that asked for it. A set with fewer waits must force
+ * order that no edge asks for, which is lost overlap.
  *
- * Fork and join. The join is a task of its own behind the last one, on origin's lane, that needs the
- * last task of every lane; the rule above gives its waits. At the start a lane waits for origin's
- * start event only if its first task waits for nothing: otherwise that wait leads, in the end, to a
- * task on origin's lane or on a lane that waits for the start.
+ * Fork and join. The join is a task of its own behind the last one, on origin's lane, that needs
+ * the last task of every lane; the rule above gives its waits. At the start a lane waits for
+ * origin's start event only if its first task waits for nothing: otherwise that wait leads, in the
+ * end, to a task on origin's lane or on a lane that waits for the start.
  */
 #include "internal.h"
 

@@ -8,8 +8,8 @@
  * Memory    scratch for the time of the call; the edges stay in the plan.
  * Not here  which edges need an event, see events.c.
  *
- * Ranges. Every access is a range of bytes of a root value; aliases are ranges of their root, so two
- * aliases conflict exactly where they overlap. Different roots are different memory.
+ * Ranges. Every access is a range of bytes of a root value; aliases are ranges of their root, so
+ * two aliases conflict exactly where they overlap. Different roots are different memory.
  *
  * Shadowing. Per root a list holds the accesses that later tasks may still collide with. A write
  * removes the entries that lie wholly inside its range: whoever collides with such an entry later

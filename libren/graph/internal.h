@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/graph/internal.h - what the files of the planner share.
  *
- * Purpose   One home for the task graph's and the plan's structs, and for the steps of the pipeline:
- *           edges (hazards.c), streams (assign.c), waits (events.c), memory (place.c), device
- *           objects (resolve.c), commands (issue.c), pictures (dump.c).
+ * Purpose   One home for the task graph's and the plan's structs, and for the steps of the
+ *           pipeline: edges (hazards.c), streams (assign.c), waits (events.c), memory (place.c),
+ *           device objects (resolve.c), commands (issue.c), pictures (dump.c).
  * Threads   as plan.h says.
  * Memory    arrays come from the allocator given at creation; issue allocates nothing.
  * Units     bytes; costs in the unit of ren__task.cost.
@@ -13,8 +13,9 @@
 
 #include "plan.h"
 
-#define REN__NO_TASK  UINT32_MAX
-#define REN__NO_EVENT UINT32_MAX
+#define REN__NO_TASK   UINT32_MAX
+#define REN__NO_EVENT  UINT32_MAX
+#define REN__NO_OFFSET UINT64_MAX
 
 /* GREEDY: what one event costs when the caller does not say, in the unit of ren__task.cost. */
 #define REN__EVENT_COST ((uint64_t)1 << 20)
@@ -115,7 +116,7 @@ struct ren__plan {
     uint32_t forks;       /* lanes that wait for the start event */
     ren__plan_counts counts;
     uint32_t saved_count;  /* values whose size comes with resolve */
-    uint64_t *offsets;     /* of LOCAL roots, in the region */
+    uint64_t *offsets;     /* of LOCAL roots in use, in the region */
     uint64_t packed_bytes; /* of all LOCAL values */
 
     /* After resolve. */

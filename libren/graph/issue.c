@@ -15,9 +15,9 @@
  *   events   A wait is tied to the latest record enqueued before it. Every wait for an event of the
  *            plan is enqueued in the same issue as its record and behind it, so when an event is
  *            recorded again everyone who must wait for the older point has enqueued that wait.
- *   memory   The issue before ended with the join: origin's lane is behind all its tasks. With `fork`
- *            every lane now starts behind origin's end, hence behind all tasks that touched the
- *            memory. A caller that passes 0 vouches for the same by other means.
+ *   memory   The issue before ended with the join: origin's lane is behind all its tasks. With
+ *            `fork` every lane now starts behind origin's end, hence behind all tasks that touched
+ *            the memory. A caller that passes 0 vouches for the same by other means.
  *
  * A failed issue. The first error ends it, with lanes that may hold commands which origin is not
  * behind. They still run if the device works, and a later issue must not overtake them. So the plan

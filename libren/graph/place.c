@@ -106,6 +106,11 @@ ren_status ren__plan_place(ren__plan *plan)
                                   &plan->packed_bytes);
         plan->counts.local_bytes = plan->packed_bytes;
     }
+    for (uint32_t v = 0; v < plan->value_count && status == REN_OK; v++) {
+        if (p.bytes[v] == 0) {
+            plan->offsets[v] = REN__NO_OFFSET;
+        }
+    }
     ren__host_free(a, p.bytes, plan->value_count, sizeof *p.bytes);
     ren__host_free(a, p.lives, plan->value_count, sizeof *p.lives);
     return status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/graph/plan.c - the plan as an object: build, counts, destroy.
  *
- * Purpose   Run the planner's steps in turn over a copy of the task graph: edges, streams and waits,
- *           fork and join, memory. Pure: no device is seen before resolve.
+ * Purpose   Run the planner's steps in turn over a copy of the task graph: edges, streams and
+ *           waits, fork and join, memory. Pure: no device is seen before resolve.
  * Threads   one.
  * Memory    everything comes from the allocator given to build and goes back in destroy, which
  *           accepts a half-built plan.

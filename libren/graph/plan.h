@@ -5,12 +5,13 @@
  *           each on a stream, finds the fewest events that keep every read and write in that order,
  *           packs the values that live inside the step, and makes the device's operations. The
  *           submitter then issues the plan again and again.
- * Words     value: a piece of device memory that tasks read or write. root: a value that is no alias.
- *           task: one command. segment: a named run of tasks. lane: a physical ordered queue, see
- *           device.h; several streams may share one.
+ * Words     value: a piece of device memory that tasks read or write. root: a value that is no
+ *           alias. task: one command. segment: a named run of tasks. lane: a physical ordered
+ *           queue, see device.h; several streams may share one.
  * Threads   building and resolving: one thread. issue: the submitter only.
  * Progress  build and resolve are slow calls; issue only enqueues, and never allocates.
- * Order     program order, task by task, wherever two tasks touch a byte in common and one writes it.
+ * Order     program order, task by task, wherever two tasks touch a byte in common and one writes
+ *           it.
  * Memory    host memory by the allocator given; one region of device memory, taken by resolve.
  * Units     bytes; costs in flops or bytes moved.
  * Not here  what a step consists of, see train/; capture and replay of what issue enqueues.
@@ -20,8 +21,8 @@
  * that. For two tasks that touch the same bytes there are three ways to lose it, and each has an
  * edge:
  *   data      a read stays behind the write whose result it wants;
- *   hazard    a write stays behind the reads and the write of what it destroys (an op that overwrites
- *             its input waits for all other readers of that input);
+ *   hazard    a write stays behind the reads and the write of what it destroys (an op that
+ *             overwrites its input waits for all other readers of that input);
  *   control   the caller knows of an order that no byte shows.
  * Data edges are kept apart from the other two: they say what flows and never change, while hazards
  * depend on where values live. Edges run forward in the list, so it is a topological order already;
@@ -31,17 +32,19 @@
  * branch away when what it would queue behind takes longer than an event; see assign.c.
  *
  * Events. An edge needs no event if both its tasks are on one lane, or if the consumer's lane knows
- * the producer to be complete already, from earlier waits and from what their producers knew. Clocks
- * of one number a lane answer that exactly, and the waits that remain are those and only those that
- * every correct set of waits contains; the proof is in events.c. With one lane there is no event.
+ * the producer to be complete already, from earlier waits and from what their producers knew.
+ * Clocks of one number a lane answer that exactly, and the waits that remain are those and only
+ * those that every correct set of waits contains; the proof is in events.c. With one lane there is
+ * no event.
  *
  * Memory. LOCAL values share memory where the waits that exist anyway, together with the lanes'
  * order, keep their users apart; packing adds no edge and costs no overlap; see place.c. Reuse is
- * decided after the events for that reason: the other way round, every shared byte would be a hazard.
+ * decided after the events for that reason: the other way round, every shared byte would be a
+ * hazard.
  *
  * Faults. Build refuses with REN_ERR_INTERNAL what only a fault of libren's can ask for: an operand
- * outside its value or neither read nor written, a value of no bytes, a LOCAL value read before it is
- * written, an edge against the order. Resolve undoes itself. A failed issue leaves the lanes
+ * outside its value or neither read nor written, a value of no bytes, a LOCAL value read before it
+ * is written, an edge against the order. Resolve undoes itself. A failed issue leaves the lanes
  * unjoined; the next one joins them first.
  */
 #ifndef REN_GRAPH_PLAN_H
@@ -95,16 +98,16 @@ ren_status ren__task_graph_create(const ren__host_allocator *a, ren__task_graph 
 void ren__task_graph_destroy(ren__task_graph *g); /* NULL is fine */
 uint32_t ren__task_graph_value(ren__task_graph *g, const char *name, ren__value_kind kind,
                                uint64_t bytes);
-/* A value that is the part of `parent` at `offset`. It shares the parent's hazards where they overlap;
- * two aliases that do not overlap share none. (flatten, gradients inside one flat region.) An op
- * touches its operand's value from operand_offset to the value's end, so give it an alias where it
- * touches less; a copy or fill touches `bytes`. */
+/* A value that is the part of `parent` at `offset`. It shares the parent's hazards where they
+ * overlap; two aliases that do not overlap share none. (flatten, gradients inside one flat region.)
+ * An op touches its operand's value from operand_offset to the value's end, so give it an alias
+ * where it touches less; a copy or fill touches `bytes`. */
 uint32_t ren__task_graph_alias(ren__task_graph *g, const char *name, uint32_t parent,
                                uint64_t offset, uint64_t bytes);
 uint32_t ren__task_graph_add(ren__task_graph *g, const ren__task *task); /* task id; copied */
 void ren__task_graph_control(ren__task_graph *g, uint32_t before, uint32_t after);
-/* Known only once its op is made (max pool's `saved`): the size of `value`, a LOCAL root made with 0
- * bytes, is what the needs of `task`'s op say. */
+/* Known only once its op is made (max pool's `saved`): the size of `value`, a LOCAL root made with
+ * 0 bytes, is what the needs of `task`'s op say. */
 void ren__task_graph_saved(ren__task_graph *g, uint32_t value, uint32_t task);
 
 typedef struct ren__plan_config {
@@ -149,7 +152,8 @@ typedef struct ren__plan_counts {
 } ren__plan_counts;
 void ren__plan_get_counts(const ren__plan *plan, ren__plan_counts *out);
 ren_stream ren__plan_task_stream(const ren__plan *plan, uint32_t task);
-/* Address of a LOCAL or FIXED value after resolve; NULL for EXTERNAL. */
+/* Address of a LOCAL or FIXED value after resolve; NULL for EXTERNAL, and for a LOCAL value that no
+ * task touches. */
 void *ren__plan_address(const ren__plan *plan, uint32_t value);
 /* Graphviz DOT: streams as colours, events as edges. Writes at most `bytes`, NUL-terminated;
  * returns the length needed without the NUL. */

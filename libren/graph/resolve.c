@@ -9,8 +9,9 @@
  * Units     bytes.
  * Not here  packing of LOCAL values, see place.c.
  *
- * One workspace a lane is enough, and needs no edges: two launches of one lane never overlap, and no
- * op reads what another left in its workspace. It is as large as the hungriest op of the lane asks.
+ * One workspace a lane is enough, and needs no edges: two launches of one lane never overlap, and
+ * no op reads what another left in its workspace. It is as large as the hungriest op of the lane
+ * asks.
  *
  * On an error everything made so far is released and the plan is as it was after build.
  */
@@ -132,7 +133,8 @@ static ren_status set_addresses(ren__plan *plan, void *const *fixed, ren_error *
         const ren__graph_value *value = &plan->values[v];
         if (value->kind == REN__VALUE_FIXED) {
             plan->addresses[v] = advance(fixed ? fixed[value->root] : NULL, value->offset);
-        } else if (value->kind == REN__VALUE_LOCAL && value->bytes) {
+        } else if (value->kind == REN__VALUE_LOCAL &&
+                   plan->offsets[value->root] != REN__NO_OFFSET) {
             plan->addresses[v] =
                 advance(plan->region.ptr, plan->offsets[value->root] + value->offset);
         }
