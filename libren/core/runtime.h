@@ -108,6 +108,8 @@ static inline uint64_t ren__job_id(uint32_t generation, uint32_t tag, uint32_t r
 typedef struct ren__use_entry {
     uint32_t buffer; /* index in the buffer table; pinned from post to issue */
     uint32_t access;
+    uint32_t ticket; /* [sub] the job's turn at the buffer, once the job has a place in line */
+    bool in_line;    /* [sub] false for a buffer that the job names a second time */
 } ren__use_entry;
 
 typedef struct ren__slot ren__slot;
@@ -128,6 +130,7 @@ struct ren__slot {
     uint8_t wait_count;
     uint8_t use_count;
     uint8_t wait_next; /* [sub] waits before this one are met */
+    bool in_line;      /* [sub] the job holds a ticket of each of its buffers */
     ren_done_fn done;
 
     void *user;
@@ -266,6 +269,8 @@ typedef struct ren__buffer_entry {
     uint32_t lane;     /* whose free list it returns to */
     ren__fence writes; /* [sub] must be complete before a read; at first the block's own fence */
     ren__fence reads;  /* [sub] must, besides, be complete before a write */
+    uint32_t tickets;  /* [sub] given to jobs that wait for their turn at the buffer */
+    uint32_t served;   /* [sub] of those, gone on */
 } ren__buffer_entry;
 
 /* ------------------------------------------------------------------ channels and the runtime */

@@ -30,6 +30,13 @@
  * Credit    A lane takes a job only when its next batch number has a free place (REN__BATCHES) and
  *           its commands leave room in the device's own queue. Else the job joins the lane's
  *           blocked list, and so does every later job of the lane, which keeps the stream's order.
+ *
+ * Buffers   Jobs that name the same buffer go in the order in which they were drained, also when
+ *           one of them must wait for credit or for a HOST job while the next could go. A job that
+ *           has to wait draws a ticket of each of its buffers, and a job goes only when its
+ *           tickets are next. It draws them after all jobs that it names have been issued, and all
+ *           at once, so that whoever is before it in one line is before it in every line: the
+ *           oldest job in line can always go on.
  */
 #include "runtime.h"
 
@@ -227,6 +234,48 @@ static bool lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands)
     return false;
 }
 
+/* ------------------------------------------------------------------ lines at buffers */
+
+/* Draw a ticket of each buffer, once per job. */
+static void enter_lines(ren_runtime *rt, ren__slot *slot)
+{
+    if (slot->in_line) {
+        return;
+    }
+    slot->in_line = true;
+    for (uint32_t i = 0; i < slot->use_count; i++) {
+        ren__use_entry *use = &slot->uses[i];
+        use->in_line = true;
+        for (uint32_t k = 0; k < i; k++) {
+            use->in_line = use->in_line && slot->uses[k].buffer != use->buffer;
+        }
+        if (use->in_line) {
+            use->ticket = rt->buffers[use->buffer].tickets++;
+        }
+    }
+}
+
+static void leave_lines(ren_runtime *rt, ren__slot *slot)
+{
+    for (uint32_t i = 0; slot->in_line && i < slot->use_count; i++) {
+        rt->buffers[slot->uses[i].buffer].served += slot->uses[i].in_line;
+    }
+    slot->in_line = false;
+}
+
+static bool is_next_in_lines(const ren_runtime *rt, const ren__slot *slot)
+{
+    for (uint32_t i = 0; i < slot->use_count; i++) {
+        const ren__use_entry *use = &slot->uses[i];
+        const ren__buffer_entry *entry = &rt->buffers[use->buffer];
+        uint32_t next = slot->in_line ? use->ticket : entry->tickets;
+        if ((use->in_line || !slot->in_line) && entry->served != next) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* ------------------------------------------------------------------ one job */
 
 /* Finish a job that is not issued. ren_cancel may have won, which the caller does not care about.
@@ -240,6 +289,7 @@ static void finish_unissued(ren_runtime *rt, ren__slot *slot, ren_status status)
             memory_order_acq_rel, memory_order_acquire)) {
         status = REN_CANCELLED;
     }
+    leave_lines(rt, slot);
     for (uint32_t i = 0; i < slot->use_count; i++) {
         ren__buffer_unpin(rt, slot->uses[i].buffer);
     }
@@ -251,6 +301,7 @@ static void drained(ren__slot *slot)
 {
     slot->drained_generation = generation_of(slot);
     slot->issue_dependants = NULL;
+    slot->in_line = false;
 }
 
 /* Empty the ring of an awaited job into the ready list, up to that job. */
@@ -290,33 +341,65 @@ static bool park_until_done(ren__slot *slot, ren__slot *awaited, uint32_t genera
     }
 }
 
-/* True: the wait is met or becomes a point at issue. False: the job is parked. */
-static bool wait_is_met(ren_runtime *rt, ren__slot *slot, ren_job job)
+/* The job that a wait names, if it is not done; NULL when the wait is met. */
+static ren__slot *awaited_by(ren_runtime *rt, ren_job job, uint32_t *out_state)
 {
-    uint32_t generation = (uint32_t)(job.id >> 32);
     ren_status status;
     ren__slot *awaited = job.id ? ren__job_slot(rt, job, &status) : NULL;
-    uint32_t state;
-    bool by_host;
+    uint64_t word;
     if (!awaited) {
-        return true;
+        return NULL;
     }
-    state = ren__word_state(atomic_load_explicit(&awaited->word, memory_order_acquire));
-    if (generation_of(awaited) != generation || state == REN__SLOT_DONE) {
-        return true;
+    word = atomic_load_explicit(&awaited->word, memory_order_acquire);
+    *out_state = ren__word_state(word);
+    if (ren__word_generation(word) != (uint32_t)(job.id >> 32) || *out_state == REN__SLOT_DONE) {
+        return NULL;
     }
-    if (state != REN__SLOT_ISSUED) {
-        if (awaited->drained_generation != generation) {
+    return awaited;
+}
+
+/* True: every job that the slot names has been issued. False: the slot is parked. */
+static bool waits_are_issued(ren_runtime *rt, ren__slot *slot)
+{
+    for (; slot->wait_next < slot->wait_count; slot->wait_next++) {
+        ren_job job = slot->u.waits[slot->wait_next];
+        uint32_t state;
+        ren__slot *awaited = awaited_by(rt, job, &state);
+        if (!awaited || state == REN__SLOT_ISSUED) {
+            continue;
+        }
+        if (awaited->drained_generation != (uint32_t)(job.id >> 32)) {
             boost(rt, awaited);
         }
         slot->link.next = awaited->issue_dependants ? &awaited->issue_dependants->link : NULL;
         awaited->issue_dependants = slot;
         return false;
     }
-    by_host =
-        awaited->kind == REN_JOB_HOST ||
-        (slot->kind == REN_JOB_HOST && rt->lane_of[slot->stream] != rt->lane_of[awaited->stream]);
-    return !(by_host && park_until_done(slot, awaited, generation));
+    return true;
+}
+
+/* True: the waits that need a completion have it; the others become points. False: parked. */
+static bool waits_are_done(ren_runtime *rt, ren__slot *slot)
+{
+    for (uint32_t i = 0; i < slot->wait_count; i++) {
+        ren_job job = slot->u.waits[i];
+        uint32_t state;
+        ren__slot *awaited = awaited_by(rt, job, &state);
+        bool by_host;
+        if (!awaited) {
+            continue;
+        }
+        by_host = awaited->kind == REN_JOB_HOST ||
+                  (slot->kind == REN_JOB_HOST &&
+                   rt->lane_of[slot->stream] != rt->lane_of[awaited->stream]);
+        if (by_host) {
+            enter_lines(rt, slot);
+            if (park_until_done(slot, awaited, (uint32_t)(job.id >> 32))) {
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 /* Room on every lane that the job touches? */
@@ -335,6 +418,11 @@ static bool job_has_credit(ren_runtime *rt, ren__slot *slot)
         }
     }
     return true;
+}
+
+static bool job_can_go(ren_runtime *rt, ren__slot *slot)
+{
+    return is_next_in_lines(rt, slot) && job_has_credit(rt, slot);
 }
 
 static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, uint64_t now)
@@ -361,6 +449,10 @@ static void issue(ren_runtime *rt, ren__slot *slot)
     uint32_t generation = generation_of(slot);
     uint64_t expected = ren__word_make(generation, REN__SLOT_QUEUED, REN_OK);
     ren_status status;
+    if (slot->deadline_ns && rt->now_ns > slot->deadline_ns) {
+        finish_unissued(rt, slot, REN_ERR_DEADLINE);
+        return;
+    }
     /* The race with ren_cancel: exactly one of the two exchanges wins. */
     if (!atomic_compare_exchange_strong_explicit(
             &slot->word, &expected, ren__word_make(generation, REN__SLOT_ISSUED, REN_OK),
@@ -368,6 +460,7 @@ static void issue(ren_runtime *rt, ren__slot *slot)
         finish_unissued(rt, slot, REN_CANCELLED);
         return;
     }
+    leave_lines(rt, slot);
     status = ren__issue_commands(rt, lane, slot);
     wake_issue_dependants(rt, slot);
     if (status != REN_OK) {
@@ -397,21 +490,17 @@ static void take_up(ren_runtime *rt, ren__slot *slot)
         finish_unissued(rt, slot, REN_ERR_ABORTED);
         return;
     }
-    if (ren__word_state(atomic_load_explicit(&slot->word, memory_order_relaxed)) ==
-        REN__SLOT_CANCELLED) {
+    /* A cancelled job that is in line leaves it at its turn, not before. */
+    if (!slot->in_line && ren__word_state(atomic_load_explicit(
+                              &slot->word, memory_order_relaxed)) == REN__SLOT_CANCELLED) {
         finish_unissued(rt, slot, REN_CANCELLED);
         return;
     }
-    for (; slot->wait_next < slot->wait_count; slot->wait_next++) {
-        if (!wait_is_met(rt, slot, slot->u.waits[slot->wait_next])) {
-            return;
-        }
-    }
-    if (slot->deadline_ns && rt->now_ns > slot->deadline_ns) {
-        finish_unissued(rt, slot, REN_ERR_DEADLINE);
+    if (!waits_are_issued(rt, slot) || !waits_are_done(rt, slot)) {
         return;
     }
-    if (lane->blocked_first || !job_has_credit(rt, slot)) {
+    if (lane->blocked_first || !job_can_go(rt, slot)) {
+        enter_lines(rt, slot);
         blocked_push(rt, lane, slot);
         return;
     }
@@ -432,35 +521,46 @@ static uint32_t take_inbox(ren_runtime *rt)
     return n;
 }
 
+static uint32_t retry_lane(ren_runtime *rt, ren__lane *lane, bool *left)
+{
+    uint32_t n = 0;
+    for (; lane->blocked_first; n++) {
+        ren__slot *slot = lane->blocked_first;
+        bool give_up = atomic_load_explicit(&rt->lost, memory_order_relaxed) ||
+                       atomic_load_explicit(&rt->aborting, memory_order_relaxed);
+        if (!give_up && !job_can_go(rt, slot)) {
+            *left = true;
+            break;
+        }
+        lane->blocked_first = slot->link.next ? slot_of_link(slot->link.next) : NULL;
+        if (!lane->blocked_first) {
+            lane->blocked_last = NULL;
+        }
+        if (give_up) {
+            take_up(rt, slot);
+        } else {
+            issue(rt, slot);
+        }
+    }
+    return n;
+}
+
 static uint32_t retry_blocked(ren_runtime *rt)
 {
     uint32_t n = 0;
+    uint32_t before;
     bool left = false;
     if (!atomic_load_explicit(&rt->wants_credit, memory_order_relaxed)) {
         return 0;
     }
-    for (uint32_t l = 0; l < rt->lanes_count; l++) {
-        ren__lane *lane = &rt->lanes[l];
-        while (lane->blocked_first) {
-            ren__slot *slot = lane->blocked_first;
-            bool give_up = atomic_load_explicit(&rt->lost, memory_order_relaxed) ||
-                           atomic_load_explicit(&rt->aborting, memory_order_relaxed);
-            if (!give_up && !job_has_credit(rt, slot)) {
-                left = true;
-                break;
-            }
-            lane->blocked_first = slot->link.next ? slot_of_link(slot->link.next) : NULL;
-            if (!lane->blocked_first) {
-                lane->blocked_last = NULL;
-            }
-            if (give_up) {
-                take_up(rt, slot);
-            } else {
-                issue(rt, slot);
-            }
-            n++;
+    /* A job that goes may be what another lane's head stood behind: again until none goes. */
+    do {
+        before = n;
+        left = false;
+        for (uint32_t l = 0; l < rt->lanes_count; l++) {
+            n += retry_lane(rt, &rt->lanes[l], &left);
         }
-    }
+    } while (n != before && left);
     if (!left) {
         atomic_store_explicit(&rt->wants_credit, false, memory_order_relaxed);
     }
@@ -534,7 +634,7 @@ static bool has_work(ren_runtime *rt)
     }
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
         ren__lane *lane = &rt->lanes[l];
-        if (lane->blocked_first && (job_has_credit(rt, lane->blocked_first) ||
+        if (lane->blocked_first && (job_can_go(rt, lane->blocked_first) ||
                                     atomic_load_explicit(&rt->lost, memory_order_relaxed) ||
                                     atomic_load_explicit(&rt->aborting, memory_order_relaxed))) {
             return true;
