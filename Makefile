@@ -151,7 +151,7 @@ all: $(LIBREN_A) $(LIBREN_SO)
 
 demo:
 	@CC="$(CC)" CXX="$(CXX)" sh tests/tools/deps build
-	+@$(SUBMAKE) FLAVOUR=release demo-build
+	+@$(SUBMAKE) FLAVOUR=release demo-build $(if $(filter cuda,$(DEVICE)),cuda)
 	+@$(MAKE) --no-print-directory FLAVOUR=release demo-run
 
 demo-build: $(DEMO_PROGRAMS)
@@ -317,6 +317,9 @@ install: all
 	install -m 644 $(LIBREN_A) '$(TO_LIB)/libren.a'
 	install -m 755 $(LIBREN_SO) '$(TO_LIB)/libren.so.$(SOVERSION)'
 	ln -sf libren.so.$(SOVERSION) '$(TO_LIB)/libren.so'
+	if [ -e $(B)/libren_cuda.so ]; then \
+	    install -m 755 $(B)/libren_cuda.so '$(TO_LIB)/libren_cuda.so'; \
+	fi
 	$(FILL) host_api/libren.pc.in > '$(TO_LIB)/pkgconfig/libren.pc'
 	$(FILL) host_api/librenConfig.cmake.in > '$(TO_LIB)/cmake/libren/librenConfig.cmake'
 	$(FILL) host_api/librenConfigVersion.cmake.in \
@@ -324,7 +327,8 @@ install: all
 
 uninstall:
 	rm -f '$(TO_INCLUDE)/ren.h' '$(TO_LIB)/libren.a' '$(TO_LIB)/libren.so' \
-	    '$(TO_LIB)/libren.so.$(SOVERSION)' '$(TO_LIB)/pkgconfig/libren.pc' \
+	    '$(TO_LIB)/libren.so.$(SOVERSION)' '$(TO_LIB)/libren_cuda.so' \
+	    '$(TO_LIB)/pkgconfig/libren.pc' \
 	    '$(TO_LIB)/cmake/libren/librenConfig.cmake' \
 	    '$(TO_LIB)/cmake/libren/librenConfigVersion.cmake'
 	if [ -d '$(TO_LIB)/cmake/libren' ]; then rmdir '$(TO_LIB)/cmake/libren'; fi
