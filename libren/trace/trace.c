@@ -368,8 +368,7 @@ static ren_status open_trace(ren__trace **out, const char *path, uint32_t record
     t->records = ren__host_calloc(a, t->capacity, sizeof *t->records);
     if (!t->records) {
         free_trace(t);
-        return REN__FAIL(err, REN_ERR_NO_MEMORY, "no memory for a trace of %u records",
-                         t->capacity);
+        return REN__FAIL(err, REN_ERR_NO_MEMORY, "no memory for the records of a trace");
     }
     do {
         t->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_trace.c - the trace recorder: its file, its limits, its hand-over.
+ *
+ * Purpose   Shows that what is recorded is in the file once, that the file is JSON, and that ending
+ *           a trace under writers neither waits, nor frees what they hold, nor leaks.
+ * How       A counting allocator sees every byte. Files are read back line by line: the writer puts
+ *           one event on a line.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../libren/train/json.h"
+#include "../../libren/trace/trace.h"
+#include "../support/test.h"
+
+/* ------------------------------------------------------------------ support */
+
+typedef struct counter {
+    size_t live;
+    long long fail_at; /* the Nth request from here fails; below 0 = none */
+} counter;
+
+static void *counted_alloc(void *user, size_t bytes, size_t align)
+{
+    counter *c = user;
+    if (c->fail_at >= 0 && c->fail_at-- == 0) {
+        return NULL;
+    }
+    c->live += bytes;
+    return aligned_alloc(align, (bytes + align - 1) & ~(align - 1));
+}
+
+static void counted_free(void *user, void *ptr, size_t bytes)
+{
+    counter *c = user;
+    c->live -= bytes;
+    free(ptr);
+}
+
+/* One trace in one temporary file. */
+typedef struct scene {
+    counter count;
+    ren__host_allocator allocator;
+    ren__trace_slot slot;
+    char path[64];
+} scene;
+
+static void scene_open(scene *s)
+{
+    memset(s, 0, sizeof *s);
+    s->count.fail_at = -1;
+    s->allocator = (ren__host_allocator){counted_alloc, counted_free, &s->count};
+    (void)snprintf(s->path, sizeof s->path, "/tmp/ren-test-trace-%ld.json", (long)getpid());
+    ren__trace_slot_init(&s->slot);
+}
+
+static void scene_close(scene *s)
+{
+    ren__trace_slot_deinit(&s->slot);
+    CU_ASSERT_EQUAL(s->count.live, 0);
+    (void)unlink(s->path);
+}
+
+static void scene_begin(scene *s, uint32_t records)
+{
+    ren_error err = {0};
+    CU_ASSERT_EQUAL_FATAL(ren__trace_begin(&s->slot, s->path, records, &s->allocator, &err),
+                          REN_OK);
+}
+
+/* The whole file, NUL-terminated; the caller frees it. */
+static char *read_file(const char *path)
+{
+    FILE *stream = fopen(path, "rb");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(stream);
+    (void)fseek(stream, 0, SEEK_END);
+    size_t bytes = (size_t)ftell(stream);
+    rewind(stream);
+    char *text = malloc(bytes + 1);
+    CU_ASSERT_EQUAL(fread(text, 1, bytes, stream), bytes);
+    text[bytes] = '\0';
+    (void)fclose(stream);
+    return text;
+}
+
+static unsigned count_of(const char *text, const char *word)
+{
+    unsigned n = 0;
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) {
+        n++;
+    }
+    return n;
+}
+
+static bool any_event(void *user, ren__json_event event, const char *text, size_t bytes)
+{
+    (void)user;
+    (void)event;
+    (void)text;
+    (void)bytes;
+    return true;
+}
+
+static bool is_json(const char *text)
+{
+    ren__host_allocator a = ren__host_allocator_make(NULL);
+    size_t position;
+    return ren__json_parse(&a, text, strlen(text), any_event, NULL, &position) == REN__JSON_OK;
+}
+
+/* ------------------------------------------------------------------ the file */
+
+/* Proves: while no trace is open recording does nothing and end says so. */
+static void test_record_while_closed(void)
+{
+    scene s;
+    scene_open(&s);
+    CU_ASSERT_FALSE(ren__trace_on(&s.slot));
+    ren__trace_span(&s.slot, REN__TRACK_PUMP, "nothing", 1, 2, 3);
+    ren__trace_record_span(&s.slot, REN__TRACK_PUMP, "nothing", 1, 2, 3);
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(atomic_load(&s.slot.writers), 0);
+    scene_close(&s);
+}
+
+/* Proves: spans, instants and flows are in the file with their track, times in microseconds from
+ * begin, and argument; the file is JSON whatever the names hold; what began before the trace is cut
+ * at its begin. Fails on a wrong unit, a wrong row, or a name that is not escaped. */
+static void test_end_writes_file(void)
+{
+    scene s;
+    scene_open(&s);
+    scene_begin(&s, 16);
+    CU_ASSERT_TRUE(ren__trace_on(&s.slot));
+    uint64_t later = ren__now_ns() + 3600ull * 1000000000ull;
+    ren__trace_span(&s.slot, REN__TRACK_SUBMITTER, "early", 0, later, 7);
+    ren__trace_span(&s.slot, REN__TRACK_STREAM + REN_STREAM_COMP_1, "work", later, later + 12345,
+                    8);
+    ren__trace_span(&s.slot, REN__TRACK_COMPLETION + REN_STREAM_UPDATE, "reversed", later, 0, 9);
+    ren__trace_instant(&s.slot, REN__TRACK_POST, "quote\" back\\ tab\t \xc3\xa9", later, 10);
+    ren__trace_flow(&s.slot, REN__TRACK_POST, later, REN__TRACK_PUMP + 15, later + 5000, 11);
+    ren__trace_instant(&s.slot, REN__TRACK_PUMP + 3,
+                       "a name that is longer than a record has room for, and is cut", later, 12);
+    ren__trace_instant(&s.slot, REN__TRACK_PUMP + 3, NULL, later, UINT64_MAX);
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+    CU_ASSERT_FALSE(ren__trace_on(&s.slot));
+    char *text = read_file(s.path);
+    CU_ASSERT_TRUE(is_json(text));
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(text, "\"tid\":2,\"cat\":\"ren\",\"name\":\"early\",\"ts\":0.000,"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"tid\":4,\"cat\":\"ren\",\"name\":\"work\",\"ts\":"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":12.345,\"args\":{\"value\":8}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":0.000,\"args\":{\"value\":9}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"quote\\\" back\\\\ tab? ??\""));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"s\",\"pid\":1,\"tid\":1,"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":28,"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"a name that is longer than a record has\""));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":18446744073709551615"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"lost_records\":\"0\""));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "{\"name\":\"stream COMP_1\"}"));
+    free(text);
+    scene_close(&s);
+}
+
+/* Proves: a full buffer keeps the oldest records, counts the rest, and the file is still good. */
+static void test_record_when_full(void)
+{
+    scene s;
+    scene_open(&s);
+    scene_begin(&s, 100);
+    for (uint64_t i = 0; i < 1000; i++) {
+        ren__trace_instant(&s.slot, REN__TRACK_POST, "post", ren__now_ns(), i);
+    }
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+    char *text = read_file(s.path);
+    CU_ASSERT_TRUE(is_json(text));
+    CU_ASSERT_EQUAL(count_of(text, "\"ph\":\"i\""), 100);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":99}"));
+    CU_ASSERT_PTR_NULL(strstr(text, "\"value\":100}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"lost_records\":\"900\""));
+    free(text);
+    scene_close(&s);
+}
+
+/* Proves: one trace at a time; an ended slot can begin again, and each file holds its own records;
+ * a slot that goes away with an open trace writes it. */
+static void test_begin_again(void)
+{
+    scene s;
+    scene_open(&s);
+    ren_error err = {0};
+    for (uint64_t round = 0; round < 3; round++) {
+        scene_begin(&s, 10);
+        CU_ASSERT_EQUAL(ren__trace_begin(&s.slot, "/tmp/x", 10, &s.allocator, &err), REN_ERR_BUSY);
+        ren__trace_instant(&s.slot, REN__TRACK_POST, "round", ren__now_ns(), 1000 + round);
+        CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+        CU_ASSERT_EQUAL(s.count.live, 0);
+        char *text = read_file(s.path);
+        CU_ASSERT_EQUAL(count_of(text, "\"round\""), 1);
+        char value[32];
+        (void)snprintf(value, sizeof value, "\"value\":%llu}", 1000ull + round);
+        CU_ASSERT_PTR_NOT_NULL(strstr(text, value));
+        free(text);
+    }
+    scene_begin(&s, 10);
+    ren__trace_instant(&s.slot, REN__TRACK_POST, "open to the end", ren__now_ns(), 0);
+    ren__trace_slot_deinit(&s.slot);
+    CU_ASSERT_EQUAL(s.count.live, 0);
+    char *text = read_file(s.path);
+    CU_ASSERT_TRUE(is_json(text) && strstr(text, "open to the end"));
+    free(text);
+    (void)unlink(s.path);
+}
+
+/* Proves: a path that cannot be opened, a full disk, and a refused allocation are errors which
+ * leave the slot closed and nothing allocated. */
+static void test_begin_and_end_fail(void)
+{
+    scene s;
+    scene_open(&s);
+    ren_error err = {0};
+    CU_ASSERT_EQUAL(ren__trace_begin(&s.slot, "/no/such/folder/x", 0, &s.allocator, &err),
+                    REN_ERR_IO);
+    CU_ASSERT_EQUAL(err.status, REN_ERR_IO);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, "/no/such/folder/x"));
+    for (long long n = 0; n < 2; n++) {
+        s.count.fail_at = n;
+        CU_ASSERT_EQUAL(ren__trace_begin(&s.slot, s.path, 0, &s.allocator, &err),
+                        REN_ERR_NO_MEMORY);
+        CU_ASSERT_EQUAL(s.count.live, 0);
+    }
+    s.count.fail_at = -1;
+    if (access("/dev/full", W_OK) == 0) {
+        CU_ASSERT_EQUAL(ren__trace_begin(&s.slot, "/dev/full", 10, &s.allocator, &err), REN_OK);
+        CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_ERR_IO);
+    }
+    CU_ASSERT_EQUAL(s.count.live, 0);
+    scene_begin(&s, 10);
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+    scene_close(&s);
+}
+
+/* ------------------------------------------------------------------ the hand-over */
+
+/* Proves: a writer that stands between its look at the trace and its write keeps the buffer alive,
+ * end and begin return meanwhile, and the buffer goes once the writer has left. A test stands for
+ * the writer by being counted as one. Fails if end frees under a writer, waits for it, or forgets
+ * it. */
+static void test_end_under_a_writer(void)
+{
+    scene s;
+    scene_open(&s);
+    scene_begin(&s, 10);
+    size_t one = s.count.live;
+    ren__trace *held = atomic_load(&s.slot.current);
+    atomic_fetch_add(&s.slot.writers, 1);
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+    CU_ASSERT_EQUAL(s.count.live, one);
+    CU_ASSERT_PTR_EQUAL(s.slot.retired, held);
+    scene_begin(&s, 10);
+    CU_ASSERT_PTR_NOT_EQUAL(atomic_load(&s.slot.current), held);
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+    CU_ASSERT_EQUAL(s.count.live, 2 * one);
+    atomic_fetch_sub(&s.slot.writers, 1);
+    scene_begin(&s, 10);
+    CU_ASSERT_EQUAL(s.count.live, one);
+    CU_ASSERT_PTR_NULL(s.slot.retired);
+    scene_close(&s);
+}
+
+enum {
+    WRITERS = 4,
+    ROUNDS = 200
+};
+
+typedef struct crowd {
+    scene s;
+    _Atomic int stop;
+    _Atomic uint64_t written[WRITERS];
+} crowd;
+
+typedef struct writer {
+    crowd *c;
+    uint64_t number;
+} writer;
+
+static void *write_spans(void *arg)
+{
+    const writer *w = arg;
+    crowd *c = w->c;
+    uint64_t i = 0;
+    while (!atomic_load_explicit(&c->stop, memory_order_relaxed)) {
+        uint64_t now = ren__now_ns();
+        ren__trace_span(&c->s.slot, REN__TRACK_STREAM + (uint32_t)w->number, "span", now, now + 1,
+                        (i << 8) | w->number);
+        i++;
+        atomic_store_explicit(&c->written[w->number], i, memory_order_relaxed);
+        if (i % 64 == 0) {
+            (void)sched_yield();
+        }
+    }
+    return NULL;
+}
+
+/* The values of one writer in a file only grow: no record is there twice or of an older round. */
+static bool values_grow(const char *text, long long last[WRITERS])
+{
+    for (const char *at = strstr(text, "\"ph\":\"X\""); at; at = strstr(at + 1, "\"ph\":\"X\"")) {
+        const char *value = strstr(at, "\"value\":");
+        long long v = value ? atoll(value + 8) : -1;
+        if (v < 0 || (v & 255) >= WRITERS || last[v & 255] >= v) {
+            return false;
+        }
+        last[v & 255] = v;
+    }
+    return true;
+}
+
+/* Proves: with four threads recording all the time, 200 traces begin and end; each file is JSON,
+ * each writer's records are there once and in order, and none strays into a later file. Under a
+ * sanitizer it also proves that no record is read while written, or written after its buffer is
+ * freed. */
+static void test_begin_end_under_load(void)
+{
+    static crowd c;
+    pthread_t threads[WRITERS];
+    writer writers[WRITERS];
+    long long last[WRITERS] = {-1, -1, -1, -1};
+    unsigned rounds = ROUNDS / ren_test_slowdown();
+    scene_open(&c.s);
+    for (uint64_t i = 0; i < WRITERS; i++) {
+        writers[i] = (writer){&c, i};
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, write_spans, &writers[i]), 0);
+    }
+    unsigned good = 0, records = 0;
+    for (unsigned round = 0; round < rounds; round++) {
+        uint64_t before = atomic_load(&c.written[round % WRITERS]);
+        scene_begin(&c.s, 1000);
+        while (atomic_load(&c.written[round % WRITERS]) < before + 20) {
+            (void)sched_yield();
+        }
+        CU_ASSERT_EQUAL(ren__trace_end(&c.s.slot), REN_OK);
+        char *text = read_file(c.s.path);
+        good += is_json(text) && values_grow(text, last);
+        records += count_of(text, "\"ph\":\"X\"");
+        free(text);
+    }
+    atomic_store(&c.stop, 1);
+    for (int i = 0; i < WRITERS; i++) {
+        (void)pthread_join(threads[i], NULL);
+    }
+    CU_ASSERT_EQUAL(good, rounds);
+    CU_ASSERT(records >= rounds * 15);
+    scene_close(&c.s);
+}
+
+static const ren_test_case cases[] = {
+    {"test_record_while_closed", test_record_while_closed},
+    {"test_end_writes_file", test_end_writes_file},
+    {"test_record_when_full", test_record_when_full},
+    {"test_begin_again", test_begin_again},
+    {"test_begin_and_end_fail", test_begin_and_end_fail},
+    {"test_end_under_a_writer", test_end_under_a_writer},
+    {"test_begin_end_under_load", test_begin_end_under_load},
+};
+
+int main(int argc, char **argv)
+{
+    return ren_test_main(argc, argv, "test_trace", cases, REN_TEST_COUNT(cases), 120);
+}
