@@ -127,8 +127,8 @@ static void regression_forward(ren__emitter *e, uint32_t index)
     ren__emit_task(e, &t);
 }
 
-/* A target is data: the gradient flows to the prediction alone. A target that depends on parameters is
- * refused when a trainer is made, see ren__diff_emit. */
+/* A target is data: the gradient flows to the prediction alone. A target that depends on
+ * parameters is refused when a trainer is made, see ren__diff_emit. */
 static void regression_backward(ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];

@@ -65,6 +65,10 @@ static ren_status concat_shape(const ren__node *n, const ren__shape_in *in, ren_
 {
     uint32_t last = in[0].desc.rank - 1;
     int64_t channels = 0;
+    if (last == 0) {
+        return ren__shape_fail(err, REN_ERR_SHAPE, "%s: %s has rank 1; its last axis is the batch",
+                               n->name, in[0].name);
+    }
     for (uint32_t i = 0; i < n->input_count; i++) {
         ren_status status = ren__shape_expect(n, &in[i], in[0].desc.rank, err);
         if (status != REN_OK) {

@@ -5,8 +5,8 @@
  *           arguments that need no model; checkpoint.c moves all parameters at once.
  * Threads   builder calls: one thread at a time. Parameter calls: any thread; they lock the model.
  * Words     boundary layout: f32, row-major, convolution weights OIHW, linear weights [out, in].
- *           host values: before a model is put on the device (by the first trainer or inference) its
- *           parameters live in host memory; afterwards in one region of device memory.
+ *           host values: before a model is put on the device (by the first trainer or inference)
+ *           its parameters live in host memory; afterwards in one region of device memory.
  * Memory    only create, builder, trainer_create and infer_prepare calls allocate.
  * Not here  the structs, see model_state.h; steps, see trainer.h; inference, see infer.h.
  */

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/* host_api/trainer.c - training and inference: check the arguments, call train/.
+ *
+ * Threads   as ren.h says for each call; nothing is kept here.
+ */
+#include "ren.h"
+#include "../libren/train/trainer.h"
+
+/* ------------------------------------------------------------------ trainer */
+
+ren_status ren_trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_config *config,
+                              ren_trainer **out, ren_error *err)
+{
+    ren_trainer_config c = ren_trainer_config_default();
+    if (!out) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "out is NULL");
+    }
+    *out = NULL;
+    if (!m) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "m is NULL");
+    }
+    if (config) {
+        if (config->struct_size != sizeof c) {
+            return REN__FAIL(err, REN_ERR_BAD_STRUCT,
+                             "config->struct_size is %u; use ren_trainer_config_default()",
+                             config->struct_size);
+        }
+        c = *config;
+    }
+    if ((uint32_t)c.optimizer > REN_OPTIMIZER_LARS ||
+        (uint32_t)c.precision > REN_PRECISION_MIXED_BF16) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "optimizer %d or precision %d is unknown",
+                         (int)c.optimizer, (int)c.precision);
+    }
+    return ren__trainer_create(m, loss, &c, out, err);
+}
+
+void ren_trainer_destroy(ren_trainer *t)
+{
+    if (t) {
+        ren__trainer_destroy(t);
+    }
+}
+
+static ren_status check_bindings(const ren_binding *bindings, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (!bindings || !bindings[i].input) {
+            return REN_ERR_INVALID_ARGUMENT;
+        }
+    }
+    return REN_OK;
+}
+
+static ren_status check_delivery(ren_deliver deliver, uint32_t channel)
+{
+    return (uint32_t)deliver <= REN_DELIVER_NONE && channel < REN_CHANNELS
+               ? REN_OK
+               : REN_ERR_INVALID_ARGUMENT;
+}
+
+static ren_status check_step(const ren_trainer *t, const ren_step_desc *d)
+{
+    if (!t || !d) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    if (d->struct_size != sizeof *d) {
+        return REN_ERR_BAD_STRUCT;
+    }
+    ren_status status = check_delivery(d->deliver, d->channel);
+    return status == REN_OK ? check_bindings(d->bindings, d->binding_count) : status;
+}
+
+ren_status ren_trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job)
+{
+    ren_status status = check_step(t, desc);
+    if (status != REN_OK) {
+        if (out_job) {
+            out_job->id = 0;
+        }
+        return status;
+    }
+    return ren__trainer_step(t, desc, out_job);
+}
+
+ren_status ren_trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value)
+{
+    return t ? ren__trainer_set_scalar(t, scalar, value) : REN_ERR_INVALID_ARGUMENT;
+}
+
+ren_status ren_input_acquire(ren_trainer *t, const char *input, void **out_ptr, size_t *out_bytes)
+{
+    if (!t || !input || !out_ptr) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    *out_ptr = NULL;
+    return ren__trainer_acquire(t, input, out_ptr, out_bytes);
+}
+
+/* ------------------------------------------------------------------ inference */
+
+static ren_status check_infer(const ren_model *m, const ren_infer_desc *d)
+{
+    if (!m || !d) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    if (d->struct_size != sizeof *d) {
+        return REN_ERR_BAD_STRUCT;
+    }
+    if ((uint32_t)d->stream >= REN_STREAM_COUNT ||
+        (uint32_t)d->priority > REN_PRIORITY_BACKGROUND || (!d->out_data && !d->out_buffer.id)) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    if (!d->out_data) {
+        return REN_ERR_UNSUPPORTED; /* output into a buffer */
+    }
+    ren_status status = check_delivery(d->deliver, d->channel);
+    return status == REN_OK ? check_bindings(d->bindings, d->binding_count) : status;
+}
+
+ren_status ren_infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job)
+{
+    ren_status status = check_infer(m, desc);
+    if (status != REN_OK) {
+        if (out_job) {
+            out_job->id = 0;
+        }
+        return status;
+    }
+    return ren__infer(m, desc, out_job);
+}
+
+ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error *err)
+{
+    return m ? ren__infer_prepare(m, output, err)
+             : REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "m is NULL");
+}

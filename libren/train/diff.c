@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/diff.c - see diff.h.
+ *
+ * Nodes are in topological order by construction: a node's inputs exist before it. Marking
+ * therefore takes one sweep back from the target (needed) and one forward (wants_grad), and the
+ * backward pass is the needed nodes in reverse: when a node's turn comes, everyone who reads its
+ * output has added to its gradient. The data gradient of a layer whose input needs none, as the
+ * first one's, is never asked for.
+ */
+#include "diff.h"
+
+static size_t carve(size_t *at, size_t count, size_t size)
+{
+    size_t offset = *at;
+    *at = (offset + count * size + 63u) / 64u * 64u;
+    return offset;
+}
+
+static ren_status take_block(ren__diff *d)
+{
+    size_t nodes = d->model->node_count;
+    size_t params = d->model->param_count;
+    size_t at = 0;
+    size_t needed = carve(&at, nodes, 1);
+    size_t wants = carve(&at, nodes, 1);
+    size_t used = carve(&at, params, 1);
+    size_t values = carve(&at, nodes, sizeof(uint32_t));
+    size_t grads = carve(&at, nodes, sizeof(uint32_t));
+    size_t saved = carve(&at, nodes, sizeof d->saved[0]);
+    size_t param_values = carve(&at, params, sizeof(uint32_t));
+    size_t param_grads = carve(&at, params, sizeof(uint32_t));
+    size_t descs = carve(&at, params, sizeof(ren__tensor_desc));
+    unsigned char *block = ren__host_calloc(d->model->allocator, 1, at + 64u);
+    if (!block) {
+        return REN_ERR_NO_MEMORY;
+    }
+    d->block = block;
+    d->block_bytes = at + 64u;
+    d->needed = block + needed;
+    d->wants_grad = block + wants;
+    d->param_used = block + used;
+    d->values = (uint32_t *)(void *)(block + values);
+    d->grads = (uint32_t *)(void *)(block + grads);
+    d->saved = (uint32_t(*)[REN__NODE_SAVED])(void *)(block + saved);
+    d->param_values = (uint32_t *)(void *)(block + param_values);
+    d->param_grads = (uint32_t *)(void *)(block + param_grads);
+    d->param_descs = (ren__tensor_desc *)(void *)(block + descs);
+    return REN_OK;
+}
+
+static void mark_needed(ren__diff *d)
+{
+    const ren_model *m = d->model;
+    d->needed[d->target] = 1;
+    for (uint32_t i = d->target + 1; i-- > 0;) {
+        const ren__node *n = m->nodes[i];
+        for (uint32_t k = 0; d->needed[i] && k < n->input_count; k++) {
+            d->needed[n->inputs[k]] = 1;
+        }
+        for (uint32_t k = 0; d->needed[i] && k < REN__NODE_PARAMS; k++) {
+            if (n->params[k] != REN__NO_PARAM) {
+                d->param_used[n->params[k]] = 1;
+            }
+        }
+    }
+}
+
+static void mark_wanted(ren__diff *d)
+{
+    const ren_model *m = d->model;
+    for (uint32_t i = 0; i <= d->target; i++) {
+        const ren__node *n = m->nodes[i];
+        for (uint32_t k = 0; d->needed[i] && k < n->input_count; k++) {
+            d->wants_grad[i] |= d->wants_grad[n->inputs[k]];
+        }
+        for (uint32_t k = 0; d->needed[i] && k < REN__NODE_PARAMS; k++) {
+            if (n->params[k] != REN__NO_PARAM && !m->params[n->params[k]]->is_statistic) {
+                d->wants_grad[i] = 1;
+            }
+        }
+    }
+}
+
+ren_status ren__diff_init(ren__diff *d, ren_model *m, uint32_t target, uint32_t training,
+                          ren_error *err)
+{
+    memset(d, 0, sizeof *d);
+    d->model = m;
+    d->target = target;
+    d->training = training;
+    if (take_block(d) != REN_OK) {
+        return REN__FAIL(err, REN_ERR_NO_MEMORY, "no host memory to differentiate the model");
+    }
+    mark_needed(d);
+    if (!training) {
+        return REN_OK;
+    }
+    mark_wanted(d);
+    for (uint32_t i = 0; i <= target; i++) {
+        const ren__node *n = m->nodes[i];
+        uint32_t is_regression = n->kind == REN__NODE_MSE || n->kind == REN__NODE_HUBER;
+        if (d->needed[i] && is_regression && d->wants_grad[n->inputs[1]]) {
+            ren__diff_deinit(d);
+            return REN__FAIL(err, REN_ERR_UNSUPPORTED,
+                             "%s: the target %s depends on parameters; only the prediction may",
+                             n->name, m->nodes[n->inputs[1]]->name);
+        }
+    }
+    return REN_OK;
+}
+
+void ren__diff_deinit(ren__diff *d)
+{
+    if (d->block) {
+        ren__host_free(d->model->allocator, d->block, 1, d->block_bytes);
+    }
+    memset(d, 0, sizeof *d);
+}
+
+/* ------------------------------------------------------------------ emission */
+
+/* Values of the parameters that the target uses, as parts of flat memory, so that one optimizer
+ * launch covers many. */
+static void emit_params(ren__diff *d, ren__task_graph *g)
+{
+    const ren_model *m = d->model;
+    uint64_t statistics_bytes = m->region_bytes - m->trained_bytes;
+    d->params = REN__NO_VALUE;
+    d->grad_root = REN__NO_VALUE;
+    d->statistics = REN__NO_VALUE;
+    if (m->region_bytes) {
+        d->params = ren__task_graph_value(g, "params", REN__VALUE_FIXED, m->region_bytes);
+    }
+    if (d->training && m->trained_bytes) {
+        d->grad_root = ren__task_graph_value(g, "gradients", REN__VALUE_FIXED, m->trained_bytes);
+    }
+    if (d->training && statistics_bytes) {
+        d->statistics =
+            ren__task_graph_value(g, "new statistics", REN__VALUE_FIXED, statistics_bytes);
+    }
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        const ren__param *p = m->params[i];
+        d->param_descs[i] = p->desc;
+        d->param_values[i] = REN__NO_VALUE;
+        d->param_grads[i] = REN__NO_VALUE;
+        if (!d->param_used[i]) {
+            continue;
+        }
+        d->param_values[i] = ren__task_graph_alias(g, p->name, d->params, p->offset, p->bytes);
+        if (d->training) {
+            d->param_grads[i] =
+                p->is_statistic
+                    ? ren__task_graph_alias(g, p->name, d->statistics, p->offset - m->trained_bytes,
+                                            p->bytes)
+                    : ren__task_graph_alias(g, p->name, d->grad_root, p->offset, p->bytes);
+        }
+    }
+}
+
+void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
+{
+    const ren_model *m = d->model;
+    ren__emitter e = {.graph = g,
+                      .nodes = m->nodes,
+                      .node_count = m->node_count,
+                      .batch = batch,
+                      .training = d->training,
+                      .segment = "forward",
+                      .values = d->values,
+                      .grads = d->grads,
+                      .wants_grad = d->wants_grad,
+                      .saved = d->saved,
+                      .param_values = d->param_values,
+                      .param_grads = d->param_grads,
+                      .param_descs = d->param_descs,
+                      .control = REN__NO_VALUE};
+    emit_params(d, g);
+    if (d->training) {
+        e.control = ren__task_graph_value(g, "control", REN__VALUE_EXTERNAL, sizeof(ren__control));
+    }
+    d->control = e.control;
+    for (uint32_t i = 0; i <= d->target; i++) {
+        const ren__node *n = m->nodes[i];
+        d->grads[i] = REN__NO_VALUE;
+        if (!d->needed[i]) {
+            continue;
+        }
+        if (n->kind == REN__NODE_INPUT) {
+            ren__tensor_desc desc = ren__emit_desc(&e, i);
+            d->values[i] =
+                ren__task_graph_value(g, n->name, REN__VALUE_EXTERNAL, ren__tensor_bytes(&desc));
+        } else {
+            ren__op_family_of(n->kind)->forward(&e, i);
+        }
+    }
+    e.segment = "backward";
+    for (uint32_t i = d->target + 1; d->training && i-- > 0;) {
+        const ren__node *n = m->nodes[i];
+        uint32_t starts = i == d->target;
+        if (d->wants_grad[i] && n->kind != REN__NODE_INPUT &&
+            (starts || d->grads[i] != REN__NO_VALUE)) {
+            ren__op_family_of(n->kind)->backward(&e, i);
+        }
+    }
+}

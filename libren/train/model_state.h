@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/model_state.h - the model's own structs, seen by libren/train/ only.
+ *
+ * Purpose   One place for what builder, parameters, trainer and inference share, and for who may
+ *           touch it:
+ *             [build]  builder calls, one thread at a time, under `lock`
+ *             [lock]   under `lock`
+ *             [placed] written when the model is placed, then only read
+ *             [sub]    the submitter only
+ * Life      1. Builder calls append nodes; parameters have host values.
+ *           2. The first trainer or inference places the model: one region of device memory holds
+ *              all parameters, the trained ones first, so that an optimizer is one launch over a
+ *              flat range; the host values are freed. Builder calls that would add parameters are
+ *              refused from then on.
+ *           3. destroy waits for the chain to run empty and frees plans before memory.
+ */
+#ifndef REN_TRAIN_MODEL_STATE_H
+#define REN_TRAIN_MODEL_STATE_H
+
+#include <pthread.h>
+
+#include "../ops/ops.h"
+#include "chain.h"
+#include "model.h"
+
+#define REN__PARAM_NAME_BYTES 80u /* a node's name and ".running_mean" */
+#define REN__MAX_NODES        4095u
+
+typedef struct ren__param {
+    char name[REN__PARAM_NAME_BYTES];
+    ren__tensor_desc desc; /* boundary layout */
+    uint64_t bytes;
+    uint64_t host_offset; /* in the concatenation of all parameters, boundary layout */
+    uint64_t offset;      /* [placed] in the region */
+    uint32_t is_statistic;
+    uint32_t is_conv;
+    float *host; /* [lock] host value; NULL once placed */
+} ren__param;
+
+typedef struct ren__infer_output ren__infer_output;
+
+struct ren_model {
+    ren_runtime *rt;
+    const ren__host_allocator *allocator;
+    ren__device_caps caps;
+    uint64_t seed;
+    uint32_t tag; /* in every tensor handle, so that another model's is noticed */
+    pthread_mutex_t lock;
+
+    ren_status status; /* [build] the first error */
+    ren_error error;
+
+    ren__node **nodes; /* [build] */
+    uint32_t node_count;
+    uint32_t node_capacity;
+    ren__param **params; /* [build] */
+    uint32_t param_count;
+    uint32_t param_capacity;
+    uint64_t params_bytes; /* boundary layout, all */
+    uint32_t dropout_count;
+
+    uint32_t placed;
+    ren__region region;     /* [placed] */
+    uint64_t trained_bytes; /* [placed] of the region: what optimizers see */
+    uint64_t region_bytes;  /* [placed] trained, then statistics */
+    unsigned char *bounce;  /* [lock] pinned, region_bytes: all traffic with the host goes by it */
+
+    ren__chain chain;
+    uint64_t steps_issued;             /* [sub] training steps whose update is in the lanes */
+    ren__event *join_event;            /* [placed] */
+    uint32_t torn;                     /* [sub] an issue broke off: its lanes are not joined yet */
+    ren_trainer *trainer;              /* [lock] */
+    ren__infer_output *_Atomic infers; /* list; grows under lock, read by anyone */
+};
+
+#define REN__REJOIN_NEED 12u /* commands of a rejoin on one stream */
+
+/* chain's other half, in issue: after an issue that broke off, order UPDATE, and TRANS with it,
+ * behind everything in the lanes, before anything else is enqueued. Clears `torn`. */
+ren_status ren__model_rejoin(ren_model *m, ren__submit *s);
+
+/* Node index of a handle, or UINT32_MAX. */
+uint32_t ren__model_node_of(const ren_model *m, ren_tensor tensor);
+
+/* params.c. `lock` is held. */
+ren_status ren__model_param_init(ren_model *m, ren__param *p, const ren__param_spec *spec);
+ren_status ren__model_place(ren_model *m, ren_error *err);
+void ren__model_unplace(ren_model *m); /* nothing may be in flight */
+
+#endif

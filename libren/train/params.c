@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/params.c - the values of parameters: first values, their place, reads and writes.
+ *
+ * Purpose   Before a model is placed, parameters are host arrays. Placing takes one region of
+ *           device memory, trained parameters first and each at a 256-byte boundary, and one
+ *           pinned block of the same layout, the bounce block. Every later read or write is one
+ *           work on the model's chain that copies between the two, so it falls between two steps:
+ *           all parameters of one read belong to one version, and a write is never seen in part by
+ *           a step.
+ * Threads   any; the model's lock is held for the whole call, so the bounce block has one user.
+ * Progress  reads and writes wait for the works posted before them.
+ * Memory    placing allocates; reads and writes do not.
+ * Units     bytes.
+ *
+ * First values come from a counter-based generator: element e of parameter p under seed s is a
+ * function of (s, p, e) alone, whatever the device, the streams or the order of calls.
+ */
+#include "model_state.h"
+
+#define MAX_RUNS 128u /* copies of one move: far below what a lane may hold */
+
+/* ------------------------------------------------------------------ first values */
+
+/* The finaliser of splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. */
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* In [-1, 1), 24 bits. */
+static float uniform(uint64_t seed, uint64_t param, uint64_t element)
+{
+    uint64_t stream = mix(seed + UINT64_C(0x9e3779b97f4a7c15) * (param + 1));
+    uint64_t bits = mix(stream + UINT64_C(0x9e3779b97f4a7c15) * (element + 1)) >> 40;
+    return (float)((int64_t)bits - ((int64_t)1 << 23)) / (float)(1 << 23);
+}
+
+ren_status ren__model_param_init(ren_model *m, ren__param *p, const ren__param_spec *spec)
+{
+    uint64_t count = p->bytes / sizeof(float);
+    p->host = ren__host_calloc(m->allocator, 1, (size_t)p->bytes);
+    if (!p->host) {
+        return REN_ERR_NO_MEMORY;
+    }
+    for (uint64_t i = 0; spec->init != REN__INIT_ZERO && i < count; i++) {
+        p->host[i] =
+            spec->init == REN__INIT_ONE ? 1.0f : spec->bound * uniform(m->seed, m->param_count, i);
+    }
+    return REN_OK;
+}
+
+/* ------------------------------------------------------------------ layouts */
+
+/* Between boundary layout and the device's. Convolution weights on a device that keeps them OHWI
+ * change the order of their dimensions; all else is the same. */
+static void permute(const ren__param *p, float *out, const float *in, uint32_t to_device)
+{
+    int64_t spatial = p->desc.dims[2] * p->desc.dims[3];
+    int64_t channels = p->desc.dims[1];
+    for (int64_t o = 0; o < p->desc.dims[0]; o++) {
+        for (int64_t i = 0; i < channels; i++) {
+            for (int64_t s = 0; s < spatial; s++) {
+                int64_t oihw = (o * channels + i) * spatial + s;
+                int64_t ohwi = (o * spatial + s) * channels + i;
+                out[to_device ? ohwi : oihw] = in[to_device ? oihw : ohwi];
+            }
+        }
+    }
+}
+
+static void to_bounce(ren_model *m, const ren__param *p, const void *data)
+{
+    if (p->is_conv && m->caps.conv_weights_ohwi) {
+        permute(p, (float *)(void *)(m->bounce + p->offset), data, 1);
+    } else {
+        memcpy(m->bounce + p->offset, data, (size_t)p->bytes);
+    }
+}
+
+static void from_bounce(ren_model *m, const ren__param *p, void *out)
+{
+    if (p->is_conv && m->caps.conv_weights_ohwi) {
+        permute(p, out, (const float *)(const void *)(m->bounce + p->offset), 0);
+    } else {
+        memcpy(out, m->bounce + p->offset, (size_t)p->bytes);
+    }
+}
+
+/* ------------------------------------------------------------------ moves */
+
+typedef struct run {
+    uint64_t offset;
+    uint64_t bytes;
+} run;
+
+/* A copy of some runs of the region from or to the bounce block; lives on the caller's stack, which
+ * waits until finish has said so. */
+typedef struct move {
+    ren_model *m;
+    uint64_t seq;
+    uint32_t to_device;
+    uint32_t run_count;
+    run runs[MAX_RUNS];
+    ren_status status;
+    _Atomic uint32_t done;
+} move;
+
+static ren_status move_issue(void *self, ren__submit *s)
+{
+    move *v = self;
+    const ren__device_api *api = ren__submit_api(s);
+    uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
+    unsigned char *device = v->m->region.ptr;
+    ren_status status = REN_OK;
+    for (uint32_t i = 0; i < v->run_count && status == REN_OK; i++) {
+        void *a = device + v->runs[i].offset;
+        void *b = v->m->bounce + v->runs[i].offset;
+        status = api->copy(ren__submit_device(s), lane, v->to_device ? a : b, v->to_device ? b : a,
+                           v->runs[i].bytes);
+    }
+    ren__chain_issued(&v->m->chain, v->seq);
+    return status;
+}
+
+static void move_finish(void *self, ren_completion *c)
+{
+    move *v = self;
+    ren__chain *chain = &v->m->chain;
+    v->status = c->status;
+    /* release: pairs with move_run's acquire; after it *v may be gone. */
+    atomic_store_explicit(&v->done, 1, memory_order_release);
+    ren__chain_finished(chain);
+}
+
+static ren_status move_run(move *v)
+{
+    ren_job job;
+    ren__chain_post post = {.seq = &v->seq, .deliver = REN_DELIVER_NONE};
+    post.work.issue = move_issue;
+    post.work.finish = move_finish;
+    post.work.self = v;
+    post.work.stream = REN_STREAM_UPDATE;
+    post.work.need[REN_STREAM_UPDATE] = v->run_count;
+    ren_status status = ren__chain_submit(&v->m->chain, &post, &job);
+    if (status != REN_OK) {
+        return status;
+    }
+    /* acquire: pairs with move_finish; status and the copied bytes are visible. */
+    while (!atomic_load_explicit(&v->done, memory_order_acquire)) {
+        ren__chain_await(&v->m->chain, job);
+    }
+    return v->status;
+}
+
+/* Add a run, joined to the one before when only padding lies between. */
+static void add_run(move *v, uint64_t offset, uint64_t bytes)
+{
+    run *last = v->run_count ? &v->runs[v->run_count - 1] : NULL;
+    if (last && offset >= last->offset && offset - (last->offset + last->bytes) < REN__ALIGN) {
+        last->bytes = offset + bytes - last->offset;
+    } else {
+        v->runs[v->run_count++] = (run){offset, bytes};
+    }
+}
+
+/* ------------------------------------------------------------------ after a broken issue */
+
+/* One event serves all lanes in turn: its wait is enqueued before it is recorded again. */
+ren_status ren__model_rejoin(ren_model *m, ren__submit *s)
+{
+    const ren__device_api *api = ren__submit_api(s);
+    ren__device *dev = ren__submit_device(s);
+    uint32_t update = ren__submit_lane(s, REN_STREAM_UPDATE);
+    uint32_t trans = ren__submit_lane(s, REN_STREAM_TRANS);
+    ren_status status = REN_OK;
+    for (uint32_t i = 0; m->torn && i <= REN_STREAM_COUNT && status == REN_OK; i++) {
+        /* The last round goes the other way: TRANS behind UPDATE. */
+        uint32_t back = i == REN_STREAM_COUNT;
+        uint32_t from = back ? update : ren__submit_lane(s, (ren_stream)i);
+        uint32_t to = back ? trans : update;
+        if (from == to) {
+            continue;
+        }
+        status = api->event_record(dev, from, m->join_event);
+        if (status == REN_OK) {
+            status = api->event_wait(dev, to, m->join_event);
+        }
+    }
+    if (status == REN_OK) {
+        m->torn = 0;
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------ place */
+
+static uint64_t align_up(uint64_t bytes)
+{
+    return (bytes + REN__ALIGN - 1) / REN__ALIGN * REN__ALIGN;
+}
+
+static void lay_out(ren_model *m)
+{
+    uint64_t at = 0;
+    for (uint32_t statistics = 0; statistics < 2; statistics++) {
+        for (uint32_t i = 0; i < m->param_count; i++) {
+            if (m->params[i]->is_statistic == statistics) {
+                m->params[i]->offset = at;
+                at += align_up(m->params[i]->bytes);
+            }
+        }
+        if (!statistics) {
+            m->trained_bytes = at;
+        }
+    }
+    m->region_bytes = at;
+}
+
+void ren__model_unplace(ren_model *m)
+{
+    ren__region_free(m->rt, &m->region);
+    if (m->bounce) {
+        ren__runtime_api(m->rt)->host_free(ren__runtime_device(m->rt), m->bounce, m->region_bytes);
+        m->bounce = NULL;
+    }
+    if (m->join_event) {
+        ren__runtime_api(m->rt)->event_destroy(ren__runtime_device(m->rt), m->join_event);
+        m->join_event = NULL;
+    }
+    m->placed = 0;
+}
+
+ren_status ren__model_place(ren_model *m, ren_error *err)
+{
+    void *bounce = NULL;
+    if (m->placed) {
+        return REN_OK;
+    }
+    lay_out(m);
+    ren_status status =
+        ren__runtime_api(m->rt)->event_create(ren__runtime_device(m->rt), 0, &m->join_event);
+    if (status == REN_OK && m->region_bytes == 0) {
+        m->placed = 1;
+        return REN_OK;
+    }
+    if (status == REN_OK) {
+        status = ren__region_alloc(m->rt, m->region_bytes, &m->region);
+    }
+    if (status == REN_OK) {
+        status = ren__runtime_api(m->rt)->host_alloc(ren__runtime_device(m->rt), m->region_bytes,
+                                                     &bounce);
+        m->bounce = bounce;
+    }
+    if (status == REN_OK) {
+        /* The padding is part of what optimizers see, and must be finite: zero. */
+        memset(m->bounce, 0, (size_t)m->region_bytes);
+        for (uint32_t i = 0; i < m->param_count; i++) {
+            to_bounce(m, m->params[i], m->params[i]->host);
+        }
+        move v = {.m = m, .to_device = 1};
+        add_run(&v, 0, m->region_bytes);
+        status = move_run(&v);
+    }
+    if (status != REN_OK) {
+        ren__model_unplace(m);
+        return REN__FAIL(err, status, "placing %llu bytes of parameters on the device failed",
+                         (unsigned long long)m->region_bytes);
+    }
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        ren__host_free(m->allocator, m->params[i]->host, 1, (size_t)m->params[i]->bytes);
+        m->params[i]->host = NULL;
+    }
+    m->placed = 1;
+    return REN_OK;
+}
+
+/* ------------------------------------------------------------------ reads and writes */
+
+static ren_status read_param(ren_model *m, uint32_t first, uint32_t count, unsigned char *out)
+{
+    if (m->placed) {
+        move v = {.m = m};
+        if (count == 1) {
+            add_run(&v, m->params[first]->offset, m->params[first]->bytes);
+        } else if (m->region_bytes) {
+            add_run(&v, 0, m->region_bytes);
+        }
+        ren_status status = v.run_count ? move_run(&v) : REN_OK;
+        if (status != REN_OK) {
+            return status;
+        }
+    }
+    uint64_t base = count ? m->params[first]->host_offset : 0;
+    for (uint32_t i = first; i < first + count; i++) {
+        const ren__param *p = m->params[i];
+        unsigned char *to = out + (p->host_offset - base);
+        if (m->placed) {
+            from_bounce(m, p, to);
+        } else {
+            memcpy(to, p->host, (size_t)p->bytes);
+        }
+    }
+    return REN_OK;
+}
+
+/* Region order differs from index order (statistics come last), so runs are collected in two
+ * passes. One move must hold them all, or a step could fall in between: a file that leaves out
+ * more than MAX_RUNS parameters in separate places is refused. */
+static ren_status write_placed(ren_model *m, const uint8_t *present, move *v)
+{
+    uint32_t overflow = 0;
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < m->param_count && !overflow; i++) {
+            const ren__param *p = m->params[i];
+            if (p->is_statistic == pass && (!present || present[i])) {
+                overflow = v->run_count == MAX_RUNS;
+                if (!overflow) {
+                    add_run(v, p->offset, p->bytes);
+                }
+            }
+        }
+    }
+    return overflow ? REN_ERR_UNSUPPORTED : v->run_count ? move_run(v) : REN_OK;
+}
+
+static ren_status write_params(ren_model *m, const unsigned char *data, const uint8_t *present)
+{
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        ren__param *p = m->params[i];
+        if (present && !present[i]) {
+            continue;
+        }
+        if (m->placed) {
+            to_bounce(m, p, data + p->host_offset);
+        } else {
+            memcpy(p->host, data + p->host_offset, (size_t)p->bytes);
+        }
+    }
+    move v = {.m = m, .to_device = 1};
+    return m->placed ? write_placed(m, present, &v) : REN_OK;
+}
+
+static ren_status begin(ren_model *m)
+{
+    ren_status status = ren__runtime_check_blocking(m->rt);
+    if (status == REN_OK) {
+        pthread_mutex_lock(&m->lock);
+        status = m->status;
+        if (status != REN_OK) {
+            pthread_mutex_unlock(&m->lock);
+        }
+    }
+    return status;
+}
+
+ren_status ren__model_params_read(ren_model *m, void *out, uint64_t bytes)
+{
+    ren_status status = begin(m);
+    if (status != REN_OK) {
+        return status;
+    }
+    status = bytes == m->params_bytes ? read_param(m, 0, m->param_count, out) : REN_ERR_SHAPE;
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+ren_status ren__model_params_write(ren_model *m, const void *data, uint64_t bytes,
+                                   const uint8_t *present)
+{
+    ren_status status = begin(m);
+    if (status != REN_OK) {
+        return status;
+    }
+    status = bytes == m->params_bytes ? write_params(m, data, present) : REN_ERR_SHAPE;
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+/* ------------------------------------------------------------------ one parameter */
+
+uint32_t ren__model_param_count(ren_model *m)
+{
+    pthread_mutex_lock(&m->lock);
+    uint32_t count = m->param_count;
+    pthread_mutex_unlock(&m->lock);
+    return count;
+}
+
+uint64_t ren__model_params_bytes(ren_model *m)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t bytes = m->params_bytes;
+    pthread_mutex_unlock(&m->lock);
+    return bytes;
+}
+
+void ren__model_param_info(ren_model *m, uint32_t index, const char **out_name, uint32_t *out_rank,
+                           const int64_t **out_dims, uint64_t *out_bytes)
+{
+    pthread_mutex_lock(&m->lock);
+    const ren__param *p = m->params[index];
+    pthread_mutex_unlock(&m->lock);
+    if (out_name) {
+        *out_name = p->name;
+    }
+    if (out_rank) {
+        *out_rank = p->desc.rank;
+    }
+    if (out_dims) {
+        *out_dims = p->desc.dims;
+    }
+    if (out_bytes) {
+        *out_bytes = p->bytes;
+    }
+}
+
+static uint32_t find_locked(const ren_model *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        if (strcmp(m->params[i]->name, name) == 0) {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+uint32_t ren__model_param_find(ren_model *m, const char *name)
+{
+    pthread_mutex_lock(&m->lock);
+    uint32_t index = find_locked(m, name);
+    pthread_mutex_unlock(&m->lock);
+    return index;
+}
+
+/* The parameter's index, with its size checked. `lock` is held. */
+static ren_status find_sized(ren_model *m, const char *name, size_t bytes, uint32_t *out_index)
+{
+    *out_index = find_locked(m, name);
+    if (*out_index == UINT32_MAX) {
+        ren__runtime_log(m->rt, REN_LOG_ERROR, "no parameter \"%.80s\"", name);
+        return REN_ERR_NAME;
+    }
+    if (m->params[*out_index]->bytes != bytes) {
+        ren__runtime_log(m->rt, REN_LOG_ERROR, "parameter %s has %llu bytes, not %llu", name,
+                         (unsigned long long)m->params[*out_index]->bytes,
+                         (unsigned long long)bytes);
+        return REN_ERR_SHAPE;
+    }
+    return REN_OK;
+}
+
+ren_status ren__model_param_get(ren_model *m, const char *name, void *out, size_t bytes)
+{
+    uint32_t index;
+    ren_status status = begin(m);
+    if (status != REN_OK) {
+        return status;
+    }
+    status = find_sized(m, name, bytes, &index);
+    if (status == REN_OK) {
+        status = read_param(m, index, 1, out);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+ren_status ren__model_param_set(ren_model *m, const char *name, const void *data, size_t bytes)
+{
+    uint32_t index;
+    ren_status status = begin(m);
+    if (status != REN_OK) {
+        return status;
+    }
+    status = find_sized(m, name, bytes, &index);
+    if (status == REN_OK && m->placed) {
+        move v = {.m = m, .to_device = 1};
+        to_bounce(m, m->params[index], data);
+        add_run(&v, m->params[index]->offset, m->params[index]->bytes);
+        status = move_run(&v);
+    } else if (status == REN_OK) {
+        memcpy(m->params[index]->host, data, bytes);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}

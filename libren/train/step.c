@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/step.c - one training step: posted, issued, finished.
+ *
+ * Purpose   The fast path. A post checks the bindings, takes one of REN__STEPS records, and posts
+ *           one work on the model's chain; the submitter enqueues the transfer and the plan;
+ *           finish reads the result.
+ * Threads   post, acquire, set_scalar: one thread at a time. issue: the submitter. finish: UPDATE's
+ *           completion thread (or the submitter, for a step never issued). transferred: TRANS'
+ *           completion thread.
+ * Progress  a post never waits, except that a batch size it has not seen is planned first.
+ * Memory    none is taken after the trainer is made, but for such plans.
+ *
+ * A and B. Inputs and control have two places in device memory, used in turn, so the copies of step
+ * N + 1 run while step N computes:
+ *
+ *   TRANS    wait end[p] . copy inputs to p . copy control to p . record copied[p]
+ *   UPDATE   wait copied[p] . the plan: fork, forward, backward, update, join . record end[p]
+ *
+ * with p = N mod 2. end[p] is what step N - 2 recorded: the last reader of what is overwritten.
+ * copied[p] is recorded again only by step N + 2, whose issue comes after this step's wait for it
+ * was enqueued; the same holds for end[p]. The turn is counted at issue, not at post, so a
+ * cancelled step does not upset it. Pinned memory is the step record's own and is free with the
+ * record, after its copies: control and result need no further rule.
+ *
+ * Applied once or not at all. Device calls may fail anywhere in an issue. Only the last commands of
+ * the plan change what the next step reads (see trainer.c); an error before them leaves the
+ * weights as they were, and the step is reported failed. Two things are repaired by the next step:
+ * ADVANCE may have counted a step that then broke off, so the count is written anew from the
+ * host's own (`repair`); and an end[p] that could not be recorded is recorded then
+ * (`end_missing`), since by then the step itself was enqueued whole and is reported as done.
+ *
+ * Two holders of a record. The notification that the inputs are consumed comes from TRANS' thread,
+ * the finish from UPDATE's, in any order. Whoever comes first calls the host's inputs_consumed,
+ * once; whoever comes last frees the record.
+ */
+#include <math.h>
+
+#include "trainer_state.h"
+
+/* ------------------------------------------------------------------ end of a step */
+
+static void let_go(ren__step *step)
+{
+    /* acq_rel: pairs with the acquire of the poster and of destroy, and orders the two holders. */
+    atomic_fetch_sub_explicit(&step->holders, 1, memory_order_acq_rel);
+}
+
+/* The host's input memory is free: staging slots go back, the host is told; once a step. */
+static void consume(ren__step *step)
+{
+    ren_trainer *t = step->trainer;
+    if (atomic_exchange_explicit(&step->consumed, 1, memory_order_acq_rel)) {
+        return;
+    }
+    for (uint32_t i = 0; i < t->input_count; i++) {
+        if (step->staged[i] != REN__NO_SLOT) {
+            ren__staging_release(&t->inputs[i].staging, step->staged[i]);
+        }
+    }
+    if (step->inputs_consumed) {
+        step->inputs_consumed(step->user);
+    }
+}
+
+static void step_transferred(void *user, ren_status status)
+{
+    ren__step *step = user;
+    (void)status; /* on a fault the memory is free as well: nothing will read it any more */
+    consume(step);
+    let_go(step);
+}
+
+static void step_finish(void *self, ren_completion *c)
+{
+    /* What c->step points to is read after finish has returned, when the record may be in use
+     * again; the thread's own scratch is not. */
+    static _Thread_local ren_step_result result;
+    ren__step *step = self;
+    ren__chain *chain = &step->trainer->model->chain;
+    memset(&result, 0, sizeof result);
+    result.index = step->index;
+    result.path = REN_PATH_QUEUED;
+    result.loss = NAN;
+    if (c->status == REN_OK) {
+        result.loss = step->result->loss;
+        result.grad_norm = step->trainer->clips ? step->result->grad_norm : 0.0f;
+        result.loss_scale = step->result->loss_scale;
+        result.skipped = step->result->found_inf;
+    }
+    c->step = &result;
+    consume(step);
+    /* release: pairs with ren__trainer_plan's acquire; the plan may be dropped. */
+    atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_release);
+    let_go(step);
+    ren__chain_finished(chain);
+}
+
+/* ------------------------------------------------------------------ issue */
+
+typedef struct lanes {
+    const ren__device_api *api;
+    ren__device *dev;
+    ren__submit *s;
+    uint32_t trans, update;
+} lanes;
+
+/* Inputs and control into place p; the notification. */
+static ren_status transfer(const lanes *l, ren__step *step, uint32_t p)
+{
+    ren_trainer *t = step->trainer;
+    ren_status status = REN_OK;
+    if (l->trans != l->update) {
+        status = l->api->event_wait(l->dev, l->trans, t->end[p]);
+    }
+    for (uint32_t i = 0; i < t->input_count && status == REN_OK; i++) {
+        status = l->api->copy(l->dev, l->trans, t->inputs[i].device[p], step->source[i],
+                              t->inputs[i].row_bytes * step->batch);
+    }
+    if (status == REN_OK) {
+        status = l->api->copy(l->dev, l->trans, t->control_device[p], step->control,
+                              sizeof(ren__control));
+    }
+    atomic_fetch_add_explicit(&step->holders, 1, memory_order_relaxed);
+    ren__submit_notify(l->s, REN_STREAM_TRANS, step_transferred, step);
+    if (status == REN_OK && l->trans != l->update) {
+        status = l->api->event_record(l->dev, l->trans, t->copied[p]);
+        if (status == REN_OK) {
+            status = l->api->event_wait(l->dev, l->update, t->copied[p]);
+        }
+        ren__submit_count_events(l->s, 1, 2);
+    }
+    return status;
+}
+
+/* Bring right what an issue that broke off left behind. */
+static ren_status mend(const lanes *l, ren__step *step)
+{
+    ren_trainer *t = step->trainer;
+    ren_status status = ren__model_rejoin(t->model, l->s);
+    for (uint32_t p = 0; p < REN__INPUT_SLOTS && status == REN_OK; p++) {
+        if (t->end_missing & (1u << p)) {
+            status = l->api->event_record(l->dev, l->update, t->end[p]);
+            t->end_missing &= status == REN_OK ? ~(1u << p) : ~0u;
+        }
+    }
+    if (status == REN_OK && t->repair) {
+        *step->applied = t->applied_count;
+        status = l->api->copy(l->dev, l->update, t->state + offsetof(ren__state, applied),
+                              step->applied, sizeof *step->applied);
+        t->repair = status != REN_OK;
+    }
+    return status;
+}
+
+static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
+{
+    ren_trainer *t = step->trainer;
+    ren__step_plan *sp = step->plan;
+    for (uint32_t i = 0; i < t->input_count; i++) {
+        sp->externals[sp->input_values[i]] = t->inputs[i].device[p];
+    }
+    sp->externals[sp->control_value] = t->control_device[p];
+    sp->externals[sp->result_value] = step->result;
+    ren_status status = ren__plan_issue(sp->plan, l->s, sp->externals, 1, 0);
+    if (status != REN_OK) {
+        t->model->torn = 1;
+        t->repair = 1;
+        return status;
+    }
+    t->applied_count++;
+    t->model->steps_issued++;
+    if (l->trans != l->update) {
+        if (l->api->event_record(l->dev, l->update, t->end[p]) != REN_OK) {
+            t->end_missing |= 1u << p;
+        }
+        ren__submit_count_events(l->s, 1, 0);
+    }
+    ren__submit_count_step(l->s, REN_PATH_QUEUED);
+    return REN_OK;
+}
+
+static ren_status step_issue(void *self, ren__submit *s)
+{
+    ren__step *step = self;
+    ren_trainer *t = step->trainer;
+    lanes l = {.api = ren__submit_api(s),
+               .dev = ren__submit_device(s),
+               .s = s,
+               .trans = ren__submit_lane(s, REN_STREAM_TRANS),
+               .update = ren__submit_lane(s, REN_STREAM_UPDATE)};
+    uint32_t p = (uint32_t)(t->issue_count++ % REN__INPUT_SLOTS);
+    ren_status status = REN_OK;
+    if (step->uses_stage && !ren__stage_is_done(&step->stage)) {
+        status = REN_ERR_ABORTED; /* the job that copies its input was given up */
+    }
+    if (status == REN_OK) {
+        status = mend(&l, step);
+    }
+    if (status == REN_OK) {
+        status = transfer(&l, step, p);
+        if (status == REN_OK) {
+            status = issue_plan(&l, step, p);
+        } else {
+            t->model->torn = 1;
+        }
+    }
+    ren__chain_issued(&t->model->chain, step->seq);
+    return status;
+}
+
+/* ------------------------------------------------------------------ post */
+
+static ren__step *free_step(ren_trainer *t)
+{
+    for (uint32_t i = 0; i < REN__STEPS; i++) {
+        /* acquire: pairs with let_go; the last user of the record is done with it. */
+        if (atomic_load_explicit(&t->steps[i].holders, memory_order_acquire) == 0 &&
+            ren__stage_is_idle(&t->steps[i].stage)) {
+            return &t->steps[i];
+        }
+    }
+    return NULL;
+}
+
+static uint32_t find_input(const ren_trainer *t, const char *name)
+{
+    for (uint32_t i = 0; i < t->input_count; i++) {
+        if (strcmp(t->model->nodes[t->inputs[i].node]->name, name) == 0) {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+/* One binding into the step record. Nothing but the record changes. */
+static ren_status bind_one(ren_trainer *t, ren__step *step, uint32_t i, const ren_binding *b)
+{
+    ren__trainer_input *input = &t->inputs[i];
+    uint64_t bytes = input->row_bytes * step->batch;
+    if (b->bytes != bytes && (b->data || b->bytes)) {
+        return REN_ERR_SHAPE;
+    }
+    step->staged[i] = REN__NO_SLOT;
+    step->stage.copies[i].bytes = 0;
+    if (!b->data) {
+        if (!input->lent) {
+            return REN_ERR_BUSY;
+        }
+        step->staged[i] = input->lent_slot;
+        step->source[i] = ren__staging_slot(&input->staging, input->lent_slot);
+    } else if (t->stage_bytes) {
+        step->stage.copies[i].from = b->data;
+        step->stage.copies[i].bytes = bytes;
+        step->uses_stage = 1;
+    } else {
+        step->source[i] = b->data;
+    }
+    return REN_OK;
+}
+
+static ren_status bind(ren_trainer *t, ren__step *step, const ren_step_desc *desc)
+{
+    uint64_t seen = 0;
+    step->uses_stage = 0;
+    if (desc->binding_count != t->input_count) {
+        return REN_ERR_NAME;
+    }
+    for (uint32_t k = 0; k < desc->binding_count; k++) {
+        uint32_t i = find_input(t, desc->bindings[k].input);
+        if (i == UINT32_MAX || (seen & (UINT64_C(1) << i))) {
+            return REN_ERR_NAME;
+        }
+        seen |= UINT64_C(1) << i;
+        ren_status status = bind_one(t, step, i, &desc->bindings[k]);
+        if (status != REN_OK) {
+            return status;
+        }
+    }
+    unsigned char *at = step->stage_memory;
+    for (uint32_t i = 0; i < t->input_count && step->uses_stage; i++) {
+        if (step->stage.copies[i].bytes) {
+            step->stage.copies[i].to = at;
+            step->source[i] = at;
+        }
+        at += (t->inputs[i].bytes + REN__ALIGN - 1) / REN__ALIGN * REN__ALIGN;
+    }
+    return REN_OK;
+}
+
+/* Lent slots become posted ones, or, after a refusal, lent again. */
+static void commit_slots(ren_trainer *t, ren__step *step, uint32_t commit)
+{
+    for (uint32_t i = 0; i < t->input_count; i++) {
+        if (step->staged[i] == REN__NO_SLOT) {
+            continue;
+        }
+        if (commit) {
+            ren__staging_commit(&t->inputs[i].staging, step->staged[i]);
+        } else {
+            ren__staging_uncommit(&t->inputs[i].staging, step->staged[i]);
+        }
+        t->inputs[i].lent = !commit;
+    }
+}
+
+static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *desc,
+                         ren_job *out_job)
+{
+    ren__chain_post post = {.seq = &step->seq,
+                            .done = desc->done,
+                            .user = desc->user,
+                            .deliver = desc->deliver,
+                            .channel = desc->channel};
+    post.work.issue = step_issue;
+    post.work.finish = step_finish;
+    post.work.self = step;
+    post.work.stream = REN_STREAM_UPDATE;
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        post.work.need[i] = step->plan->need[i] + REN__REJOIN_NEED;
+    }
+    post.work.need[REN_STREAM_TRANS] += t->input_count + 3;
+    post.work.need[REN_STREAM_UPDATE] += 5;
+    if (step->uses_stage) {
+        post.stage = ren__stage_run;
+        post.stage_user = &step->stage;
+        post.stage_job = &step->stage.job;
+        ren__stage_arm(&step->stage);
+    }
+    ren_status status = ren__chain_submit(&t->model->chain, &post, out_job);
+    if (status != REN_OK && step->uses_stage) {
+        if (step->stage.job.id) {
+            ren__stage_void(&step->stage);
+        } else {
+            ren__stage_disarm(&step->stage);
+        }
+    }
+    return status;
+}
+
+ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job)
+{
+    if (out_job) {
+        out_job->id = 0;
+    }
+    uint32_t batch = desc->batch ? desc->batch : t->batch;
+    if (batch > t->batch) {
+        return REN_ERR_SHAPE;
+    }
+    ren__step *step = free_step(t);
+    if (!step) {
+        return REN_ERR_QUEUE_FULL;
+    }
+    step->batch = batch;
+    ren_status status = bind(t, step, desc);
+    if (status == REN_OK) {
+        status = ren__trainer_plan(t, batch, &step->plan, NULL);
+    }
+    if (status != REN_OK) {
+        return status;
+    }
+    step->index = t->next_index;
+    step->inputs_consumed = desc->inputs_consumed;
+    step->user = desc->user;
+    *step->control = t->scalars;
+    step->control->step = step->index;
+    step->plan->last_used = step->index;
+    /* relaxed, all three: the post publishes them. */
+    atomic_store_explicit(&step->consumed, 0, memory_order_relaxed);
+    atomic_store_explicit(&step->holders, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
+    commit_slots(t, step, 1);
+    status = submit(t, step, desc, out_job);
+    if (status != REN_OK) {
+        commit_slots(t, step, 0);
+        atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
+        atomic_store_explicit(&step->holders, 0, memory_order_relaxed);
+        return status;
+    }
+    t->next_index++;
+    return REN_OK;
+}
+
+/* ------------------------------------------------------------------ between steps */
+
+ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value)
+{
+    float *const places[] = {
+        [REN_SCALAR_LEARNING_RATE] = &t->scalars.learning_rate,
+        [REN_SCALAR_MOMENTUM] = &t->scalars.momentum,
+        [REN_SCALAR_BETA1] = &t->scalars.beta1,
+        [REN_SCALAR_BETA2] = &t->scalars.beta2,
+        [REN_SCALAR_EPS] = &t->scalars.eps,
+        [REN_SCALAR_WEIGHT_DECAY] = &t->scalars.weight_decay,
+        [REN_SCALAR_LARS_ETA] = &t->scalars.lars_eta,
+        [REN_SCALAR_CLIP_NORM] = &t->scalars.clip_norm,
+        [REN_SCALAR_EMA_DECAY] = &t->scalars.ema_decay,
+    };
+    if ((uint32_t)scalar >= sizeof places / sizeof places[0] || !isfinite(value)) {
+        return REN_ERR_INVALID_ARGUMENT;
+    }
+    if ((scalar == REN_SCALAR_CLIP_NORM && !t->clips && value != 0.0f) ||
+        scalar == REN_SCALAR_EMA_DECAY) {
+        ren__runtime_log(t->rt, REN_LOG_ERROR,
+                         "ren_trainer_set_scalar: the trainer was made without %s",
+                         scalar == REN_SCALAR_EMA_DECAY ? "a moving average" : "clipping");
+        return REN_ERR_UNSUPPORTED;
+    }
+    *places[scalar] = value;
+    return REN_OK;
+}
+
+ren_status ren__trainer_acquire(ren_trainer *t, const char *input, void **out_ptr,
+                                size_t *out_bytes)
+{
+    uint32_t i = find_input(t, input);
+    if (i == UINT32_MAX) {
+        return REN_ERR_NAME;
+    }
+    ren__trainer_input *in = &t->inputs[i];
+    uint32_t slot;
+    void *ptr;
+    ren_status status = ren__staging_acquire(&in->staging, &slot, &ptr);
+    if (status != REN_OK) {
+        return status;
+    }
+    in->lent = 1;
+    in->lent_slot = slot;
+    *out_ptr = ptr;
+    if (out_bytes) {
+        *out_bytes = (size_t)in->bytes;
+    }
+    return REN_OK;
+}

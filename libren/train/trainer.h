@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/trainer.h - what training and inference offer to host_api/.
+ *
+ * Purpose   host_api/trainer.c calls these after it has checked what needs no model: pointers,
+ *           struct sizes, enums, channels.
+ * Threads   as the public calls say.
+ */
+#ifndef REN_TRAIN_TRAINER_H
+#define REN_TRAIN_TRAINER_H
+
+#include "../core/core.h"
+
+ren_status ren__trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_config *config,
+                               ren_trainer **out, ren_error *err);
+void ren__trainer_destroy(ren_trainer *t);
+ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job);
+ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value);
+ren_status ren__trainer_acquire(ren_trainer *t, const char *input, void **out_ptr,
+                                size_t *out_bytes);
+
+ren_status ren__infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job);
+ren_status ren__infer_prepare(ren_model *m, ren_tensor output, ren_error *err);
+
+#endif

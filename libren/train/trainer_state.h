@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/trainer_state.h - the trainer's own structs, seen by libren/train/ only.
+ *
+ * Purpose   One place for what trainer.c (plans, life) and step.c (posting and issuing) share, and
+ *           for who may touch it:
+ *             [set]  written at creation, then only read
+ *             [post] the thread that posts steps
+ *             [sub]  the submitter
+ */
+#ifndef REN_TRAIN_TRAINER_STATE_H
+#define REN_TRAIN_TRAINER_STATE_H
+
+#include "../../memory/staging.h"
+#include "model_state.h"
+#include "stage.h"
+#include "trainer.h"
+
+#define REN__STEPS       8u  /* steps under way at most */
+#define REN__STEP_PLANS  8u  /* batch sizes whose plans are kept */
+#define REN__MAX_INPUTS  64u /* of one trainer: a bit each */
+#define REN__INPUT_SLOTS 2u  /* A and B */
+#define REN__NO_SLOT     UINT32_MAX
+
+/* The plan of one batch size. */
+typedef struct ren__step_plan {
+    uint32_t batch; /* 0 = empty */
+    ren__plan *plan;
+    void **externals; /* [sub] by value; filled anew for each issue */
+    uint32_t external_count;
+    uint32_t *input_values; /* by input */
+    uint32_t control_value;
+    uint32_t result_value;
+    uint32_t need[REN_STREAM_COUNT];
+    uint64_t last_used; /* [post] step index */
+    /* Steps accepted with it and not finished. finish's release pairs with the acquire before the
+     * plan is dropped. */
+    _Atomic uint32_t in_flight;
+} ren__step_plan;
+
+typedef struct ren__trainer_input {
+    uint32_t node;
+    uint64_t row_bytes;
+    uint64_t bytes;                 /* of the full batch */
+    void *device[REN__INPUT_SLOTS]; /* [set] */
+    ren__staging staging;           /* what ren_input_acquire lends */
+    uint32_t lent;                  /* [post] 1 = lent_slot is with the host */
+    uint32_t lent_slot;
+} ren__trainer_input;
+
+/* One step from its post to the end of its completion. */
+typedef struct ren__step {
+    ren_trainer *trainer;
+    uint64_t seq;
+    uint64_t index;
+    ren__step_plan *plan;
+    uint32_t batch;
+    const void **source; /* by input: what TRANS copies from */
+    uint32_t *staged;    /* by input: slot of its staging ring, or REN__NO_SLOT */
+    ren__stage stage;    /* for data that the device cannot copy by itself */
+    unsigned char *stage_memory;
+    ren__control *control; /* pinned */
+    ren__state *result;    /* pinned; the device writes it */
+    uint64_t *applied;     /* pinned; see ren__step_issue */
+    void (*inputs_consumed)(void *user);
+    void *user;
+    uint32_t issued; /* written by issue, read by finish */
+    uint32_t uses_stage;
+    _Atomic uint32_t consumed; /* exchanged by whoever tells the host that its inputs are free */
+    /* finish, and the notification from issue on. 0 = free; the release of the last one pairs with
+     * the acquire of the posting thread and of destroy. */
+    _Atomic uint32_t holders;
+} ren__step;
+
+struct ren_trainer {
+    ren_model *model;
+    ren_runtime *rt;
+    uint32_t loss; /* node */
+    ren_optimizer optimizer;
+    uint32_t clips; /* the plan holds CHECK */
+    uint32_t batch; /* the full one */
+
+    ren__trainer_input *inputs; /* [set] */
+    uint32_t input_count;
+
+    ren__region region; /* [set] inputs A and B, control A and B, then what setup zeroes: */
+    void *control_device[REN__INPUT_SLOTS];
+    unsigned char *state;      /* device */
+    unsigned char *grads;      /* device, parallel to the trained parameters */
+    unsigned char *statistics; /* device, parallel to the model's statistics */
+    unsigned char *moment[2];  /* device, parallel to the trained parameters; [1] for Adam */
+    uint64_t zeroed_bytes;     /* from `state` on */
+
+    unsigned char *pinned; /* [set] control, result, applied of each step, then stage memory */
+    uint64_t pinned_bytes;
+    uint64_t stage_bytes; /* of one step; 0 when the device copies from any host memory */
+
+    ren__step steps[REN__STEPS];
+    ren__step_plan plans[REN__STEP_PLANS];
+    const void **sources; /* block behind the steps' arrays */
+    uint32_t *staged;
+    ren__stage_copy *stage_copies;
+
+    ren__control scalars; /* [post] of the next step */
+    uint64_t next_index;  /* [post] */
+
+    ren__event *copied[REN__INPUT_SLOTS]; /* [sub] inputs are in the slot */
+    ren__event *end[REN__INPUT_SLOTS];    /* [sub] the slot's last step is done */
+    uint32_t end_missing;                 /* [sub] bit p: end[p] is still to be recorded */
+    uint64_t issue_count;                 /* [sub] */
+    uint64_t applied_count;               /* [sub] steps issued whole */
+    uint32_t repair;                      /* [sub] a step broke off: put state.applied right */
+};
+
+/* trainer.c: the plan for `batch` rows; made when there is none, which is slow. */
+ren_status ren__trainer_plan(ren_trainer *t, uint32_t batch, ren__step_plan **out, ren_error *err);
+
+#endif
