@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cpu/op_norm.c - batch normalization: training, backward, evaluation.
+ *
+ * Purpose   y = (x - mean) rstd weight + bias per channel (Ioffe and Szegedy 2015), with the
+ *           running statistics as PyTorch keeps them: r = (1 - momentum) r + momentum value, the
+ *           running variance from the unbiased batch variance.
+ * Layout    x of rank 4 (NHWC) or 2 ([N, C]).
+ * Memory    oneDNN works with the biased variance; the contract's operand is rstd = 1 / sqrt(var +
+ *           eps). The variance is a workspace vector, turned into rstd after the forward pass and
+ *           back before the backward pass.
+ */
+#include "op.h"
+
+#include <math.h>
+
+static size_t channels_of(const ren__op *op)
+{
+    const ren__tensor_desc *x = &op->desc.operand[0];
+    return (size_t)x->dims[x->rank - 1u];
+}
+
+static void finish_training(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t channels = channels_of(op);
+    const double rows = (double)(ren__tensor_elements(&op->desc.operand[0]) / channels);
+    const double unbiased = rows > 1.0 ? rows / (rows - 1.0) : 1.0;
+    const double momentum = (double)op->desc.alpha;
+    const float *running_mean = operands[3];
+    const float *running_var = operands[4];
+    const float *mean = operands[6];
+    const float *var = (const float *)(void *)workspace;
+    float *rstd = operands[7];
+    float *new_mean = operands[8];
+    float *new_var = operands[9];
+    for (size_t c = 0; c < channels; c++) {
+        double v = (double)var[c];
+        rstd[c] = (float)(1.0 / sqrt(v + (double)op->desc.eps));
+        new_mean[c] =
+            (float)((1.0 - momentum) * (double)running_mean[c] + momentum * (double)mean[c]);
+        new_var[c] = (float)((1.0 - momentum) * (double)running_var[c] + momentum * unbiased * v);
+    }
+}
+
+static void prepare_backward(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t channels = channels_of(op);
+    const float *rstd = operands[4];
+    float *var = (float *)(void *)workspace;
+    for (size_t c = 0; c < channels; c++) {
+        double r = (double)rstd[c];
+        var[c] = (float)(1.0 / (r * r) - (double)op->desc.eps);
+    }
+}
+
+static ren_status make_pd(ren__cpu_build *b, ren__dnnl_pass pass, const ren__dnnl_md *x,
+                          bool global_stats, dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
+{
+    dnnl_primitive_desc_t *slot = ren__cpu_pd_slot(b);
+    REN__DNNL(b->err, ren__dnnl_batch_norm(slot, b->dev->engine, pass, x, b->desc->eps,
+                                           global_stats, hint));
+    *out = *slot;
+    return REN_OK;
+}
+
+static ren_status vector(ren__cpu_build *b, const ren__dnnl_md *md, uint32_t operand,
+                         int64_t channels, uint32_t *out)
+{
+    REN__TRY(ren__cpu_expect(b, operand, REN_F32, 1, &channels));
+    return ren__cpu_memory(b, md, (int)operand, out);
+}
+
+static ren_status build_training(ren__cpu_build *b, const ren__dnnl_md *x_md,
+                                 const ren__dnnl_md *c_md, int64_t channels)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    uint32_t x = 0, y = 0, weight = 0, bias = 0, mean = 0, var = 0;
+    REN__TRY(make_pd(b, REN__DNNL_FORWARD, x_md, false, NULL, &pd));
+    REN__TRY(ren__cpu_memory(b, x_md, 0, &x));
+    REN__TRY(ren__cpu_memory(b, x_md, 5, &y));
+    REN__TRY(vector(b, c_md, 1, channels, &weight));
+    REN__TRY(vector(b, c_md, 2, channels, &bias));
+    REN__TRY(vector(b, c_md, 6, channels, &mean));
+    for (uint32_t i = 3; i <= 9; i++) {
+        if (i != 5) {
+            REN__TRY(ren__cpu_expect(b, i, REN_F32, 1, &channels));
+        }
+    }
+    REN__TRY(ren__cpu_memory(b, c_md, -1, &var));
+    b->op->own_offset = b->op->memories[var].offset;
+    b->op->after = finish_training;
+    const int args[][2] = {{DNNL_ARG_SRC, (int)x},        {DNNL_ARG_DST, (int)y},
+                           {DNNL_ARG_SCALE, (int)weight}, {DNNL_ARG_SHIFT, (int)bias},
+                           {DNNL_ARG_MEAN, (int)mean},    {DNNL_ARG_VARIANCE, (int)var}};
+    return ren__cpu_step(b, pd, args, 6);
+}
+
+static ren_status build_backward(ren__cpu_build *b, const ren__dnnl_md *x_md,
+                                 const ren__dnnl_md *c_md, int64_t channels)
+{
+    dnnl_primitive_desc_t hint = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    uint32_t dy = 0, x = 0, dx = 0, weight = 0, mean = 0, var = 0, dweight = 0, dbias = 0;
+    REN__TRY(make_pd(b, REN__DNNL_FORWARD, x_md, false, NULL, &hint));
+    REN__TRY(make_pd(b, REN__DNNL_BACKWARD_DATA, x_md, false, hint, &pd));
+    REN__TRY(ren__cpu_memory(b, x_md, 0, &dy));
+    REN__TRY(ren__cpu_memory(b, x_md, 1, &x));
+    REN__TRY(ren__cpu_memory(b, x_md, 5, &dx));
+    REN__TRY(vector(b, c_md, 2, channels, &weight));
+    REN__TRY(vector(b, c_md, 3, channels, &mean));
+    REN__TRY(ren__cpu_expect(b, 4, REN_F32, 1, &channels));
+    REN__TRY(vector(b, c_md, 6, channels, &dweight));
+    REN__TRY(vector(b, c_md, 7, channels, &dbias));
+    REN__TRY(ren__cpu_memory(b, c_md, -1, &var));
+    b->op->own_offset = b->op->memories[var].offset;
+    b->op->before = prepare_backward;
+    const int args[][2] = {{DNNL_ARG_DIFF_DST, (int)dy},        {DNNL_ARG_SRC, (int)x},
+                           {DNNL_ARG_DIFF_SRC, (int)dx},        {DNNL_ARG_SCALE, (int)weight},
+                           {DNNL_ARG_MEAN, (int)mean},          {DNNL_ARG_VARIANCE, (int)var},
+                           {DNNL_ARG_DIFF_SCALE, (int)dweight}, {DNNL_ARG_DIFF_SHIFT, (int)dbias}};
+    return ren__cpu_step(b, pd, args, 8);
+}
+
+static ren_status build_evaluation(ren__cpu_build *b, const ren__dnnl_md *x_md,
+                                   const ren__dnnl_md *c_md, int64_t channels)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    uint32_t x = 0, y = 0, weight = 0, bias = 0, mean = 0, var = 0;
+    REN__TRY(make_pd(b, REN__DNNL_INFERENCE, x_md, true, NULL, &pd));
+    REN__TRY(ren__cpu_memory(b, x_md, 0, &x));
+    REN__TRY(ren__cpu_memory(b, x_md, 5, &y));
+    REN__TRY(vector(b, c_md, 1, channels, &weight));
+    REN__TRY(vector(b, c_md, 2, channels, &bias));
+    REN__TRY(vector(b, c_md, 3, channels, &mean));
+    REN__TRY(vector(b, c_md, 4, channels, &var));
+    const int args[][2] = {{DNNL_ARG_SRC, (int)x},        {DNNL_ARG_DST, (int)y},
+                           {DNNL_ARG_SCALE, (int)weight}, {DNNL_ARG_SHIFT, (int)bias},
+                           {DNNL_ARG_MEAN, (int)mean},    {DNNL_ARG_VARIANCE, (int)var}};
+    return ren__cpu_step(b, pd, args, 6);
+}
+
+ren_status ren__cpu_build_batch_norm(ren__cpu_build *b)
+{
+    const ren__op_desc *d = b->desc;
+    const ren__tensor_desc *x = &d->operand[0];
+    const ren__dnnl_md *x_md = NULL;
+    const ren__dnnl_md *c_md = NULL;
+    REN__TRY(ren__cpu_md_nhwc(b, 0, &x_md));
+    REN__TRY(ren__cpu_expect(b, 0, REN_F32, x->rank, x->dims));
+    REN__TRY(ren__cpu_expect_same(b, 5, 0));
+    const int64_t channels = x->dims[x->rank - 1u];
+    REN__TRY(ren__cpu_md(b, 1, &channels, dnnl_a, &c_md));
+    switch (d->kind) {
+    case REN__OP_BATCH_NORM_TRAIN:
+        return build_training(b, x_md, c_md, channels);
+    case REN__OP_BATCH_NORM_BWD:
+        REN__TRY(ren__cpu_expect_same(b, 1, 0));
+        return build_backward(b, x_md, c_md, channels);
+    default:
+        return build_evaluation(b, x_md, c_md, channels);
+    }
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/device/cpu/op_update.c - what runs on UPDATE: the gradient check, the step count, the
+ * optimizers and the moving average.
+ *
+ * Purpose   The update rules are PyTorch's; LARS is You, Gitman and Ginsburg 2017 in the form that
+ *           ren.h states. Scalars come from the step's control block and what the device carries
+ *           from step to step from the state block, so replays need no change.
+ * Order     sums run over the elements in order, in double.
+ *
+ * Every optimizer first turns the stored gradient into g = stored / (grad_divisor loss_scale) and,
+ * when clip_norm is set, times min(1, clip_norm / (grad_norm + 1e-6)), grad_norm being what CHECK
+ * found. When CHECK found an inf or NaN, found_inf is set and nothing at all is changed.
+ */
+#include "op.h"
+
+#include <math.h>
+
+/* PyTorch's GradScaler: half at an overflow, double after 2000 good steps. */
+#define GROWTH_INTERVAL 2000u
+#define LARGEST_SCALE   16777216.0f
+
+static double divisor(const ren__op *op, const ren__control *control, const ren__state *state)
+{
+    double scale = op->desc.dynamic_scale ? (double)state->loss_scale : 1.0;
+    return (double)control->grad_divisor * scale;
+}
+
+static double gradient_factor(const ren__op *op, const ren__control *control,
+                              const ren__state *state)
+{
+    double factor = 1.0 / divisor(op, control, state);
+    if (control->clip_norm > 0.0f) {
+        double clip = (double)control->clip_norm / ((double)state->grad_norm + 1e-6);
+        factor *= clip < 1.0 ? clip : 1.0;
+    }
+    return factor;
+}
+
+/* ------------------------------------------------------------------ check, advance */
+
+static void check(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
+    const float *g = operands[0];
+    const ren__control *control = operands[1];
+    ren__state *state = operands[2];
+    double sum = 0.0;
+    (void)workspace;
+    for (size_t i = 0; i < n; i++) {
+        sum += (double)g[i] * (double)g[i];
+    }
+    /* Squares of finite f32 are finite in double, and so is any sum of them that fits memory. */
+    state->found_inf = isfinite(sum) ? 0u : 1u;
+    state->grad_norm = (float)(sqrt(sum) / divisor(op, control, state));
+}
+
+static void advance(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    ren__state *state = operands[1];
+    (void)workspace;
+    if (state->found_inf) {
+        state->skipped_total++;
+        state->good_steps = 0;
+    } else {
+        state->applied++;
+        state->good_steps++;
+    }
+    if (!op->desc.dynamic_scale) {
+        return;
+    }
+    if (state->found_inf) {
+        state->loss_scale = state->loss_scale > 2.0f ? state->loss_scale * 0.5f : 1.0f;
+    } else if (state->good_steps >= GROWTH_INTERVAL) {
+        state->good_steps = 0;
+        state->loss_scale =
+            state->loss_scale < LARGEST_SCALE * 0.5f ? state->loss_scale * 2.0f : LARGEST_SCALE;
+    }
+}
+
+ren_status ren__cpu_build_check(ren__cpu_build *b)
+{
+    if (b->desc->kind == REN__OP_ADVANCE) {
+        b->op->after = advance;
+        return REN_OK;
+    }
+    REN__TRY(ren__cpu_expect_elements(b, 0, ren__tensor_elements(&b->desc->operand[0])));
+    b->op->after = check;
+    return REN_OK;
+}
+
+/* ------------------------------------------------------------------ optimizers */
+
+/* Elements that one inner loop handles: a constant count lets the compiler use vectors at -O2. */
+#define BLOCK 16u
+
+typedef struct scalars {
+    float factor; /* of the stored gradient */
+    float rate;
+    float decay;
+    float momentum;
+    float beta1, beta2, rest1, rest2;
+    float correction; /* 1 / sqrt(1 - beta2^t) */
+    float eps;
+} scalars;
+
+static inline void sgd_part(float *restrict p, float *restrict v, const float *restrict g,
+                            size_t count, const scalars *s, float look_ahead, float plain)
+{
+    for (size_t i = 0; i < count; i++) {
+        float d = g[i] * s->factor + s->decay * p[i];
+        float moved = s->momentum * v[i] + d;
+        v[i] = moved;
+        p[i] -= s->rate * (plain * d + look_ahead * moved);
+    }
+}
+
+static void sgd(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
+    const float *g = operands[0];
+    const ren__control *c = operands[1];
+    const ren__state *state = operands[2];
+    float *p = operands[3];
+    float *v = ren__cpu_has(&op->desc, 4) ? operands[4] : NULL;
+    (void)workspace;
+    if (state->found_inf) {
+        return;
+    }
+    const scalars s = {.factor = (float)gradient_factor(op, c, state),
+                       .rate = c->learning_rate,
+                       .decay = c->weight_decay,
+                       .momentum = c->momentum};
+    if (!v) {
+        for (size_t i = 0; i < n; i++) {
+            p[i] -= s.rate * (g[i] * s.factor + s.decay * p[i]);
+        }
+        return;
+    }
+    /* Nesterov: d + momentum v; else v. */
+    const float look_ahead = c->nesterov ? c->momentum : 1.0f;
+    const float plain = c->nesterov ? 1.0f : 0.0f;
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        sgd_part(p + i, v + i, g + i, BLOCK, &s, look_ahead, plain);
+    }
+    sgd_part(p + i, v + i, g + i, n - i, &s, look_ahead, plain);
+}
+
+static inline void adam_part(float *restrict p, float *restrict m, float *restrict v,
+                             const float *restrict g, size_t count, const scalars *s, float keep)
+{
+    for (size_t i = 0; i < count; i++) {
+        float d = g[i] * s->factor + s->decay * p[i];
+        float first = s->beta1 * m[i] + s->rest1 * d;
+        float second = s->beta2 * v[i] + s->rest2 * d * d;
+        m[i] = first;
+        v[i] = second;
+        p[i] = keep * p[i] - s->rate * first / (sqrtf(second) * s->correction + s->eps);
+    }
+}
+
+/* ADAM adds the decay to the gradient; ADAMW shrinks the parameter by lr wd first. */
+static void adam(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
+    const float *g = operands[0];
+    const ren__control *c = operands[1];
+    const ren__state *state = operands[2];
+    float *p = operands[3];
+    float *m = operands[4];
+    float *v = operands[5];
+    const bool decoupled = op->desc.kind == REN__OP_ADAMW;
+    (void)workspace;
+    if (state->found_inf) {
+        return;
+    }
+    const double t = (double)(state->applied ? state->applied : 1u);
+    const double bias1 = 1.0 - pow((double)c->beta1, t);
+    const double bias2 = 1.0 - pow((double)c->beta2, t);
+    const scalars s = {.factor = (float)gradient_factor(op, c, state),
+                       .rate = (float)((double)c->learning_rate / bias1),
+                       .decay = decoupled ? 0.0f : c->weight_decay,
+                       .beta1 = c->beta1,
+                       .beta2 = c->beta2,
+                       .rest1 = (float)(1.0 - (double)c->beta1),
+                       .rest2 = (float)(1.0 - (double)c->beta2),
+                       .correction = (float)(1.0 / sqrt(bias2)),
+                       .eps = c->eps};
+    const float keep =
+        decoupled ? (float)(1.0 - (double)c->learning_rate * (double)c->weight_decay) : 1.0f;
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        adam_part(p + i, m + i, v + i, g + i, BLOCK, &s, keep);
+    }
+    adam_part(p + i, m + i, v + i, g + i, n - i, &s, keep);
+}
+
+static double norm(const float *x, size_t n)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        sum += (double)x[i] * (double)x[i];
+    }
+    return sqrt(sum);
+}
+
+/* t = eta |p| / (|g| + wd |p| + eps), 1 where |p| or |g| is 0; v = momentum v + lr t (g + wd p);
+ * p -= v. */
+static void lars(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
+    const float *g = operands[0];
+    const ren__control *c = operands[1];
+    const ren__state *state = operands[2];
+    float *p = operands[3];
+    float *v = operands[4];
+    (void)workspace;
+    if (state->found_inf) {
+        return;
+    }
+    const double factor = gradient_factor(op, c, state);
+    const double p_norm = norm(p, n);
+    const double g_norm = norm(g, n) * factor;
+    double trust = 1.0;
+    if (p_norm > 0.0 && g_norm > 0.0) {
+        trust = (double)c->lars_eta * p_norm /
+                (g_norm + (double)c->weight_decay * p_norm + (double)c->eps);
+    }
+    const float rate = (float)((double)c->learning_rate * trust);
+    for (size_t i = 0; i < n; i++) {
+        float d = g[i] * (float)factor + c->weight_decay * p[i];
+        v[i] = c->momentum * v[i] + rate * d;
+        p[i] -= v[i];
+    }
+}
+
+static void ema(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
+    const float *p = operands[0];
+    const ren__control *c = operands[1];
+    const ren__state *state = operands[2];
+    float *average = operands[3];
+    (void)workspace;
+    if (state->found_inf) {
+        return;
+    }
+    const float keep = c->ema_decay;
+    const float take = (float)(1.0 - (double)keep);
+    for (size_t i = 0; i < n; i++) {
+        average[i] = keep * average[i] + take * p[i];
+    }
+}
+
+ren_status ren__cpu_build_optimizer(ren__cpu_build *b)
+{
+    const ren__op_desc *d = b->desc;
+    const uint64_t elements = ren__tensor_elements(&d->operand[0]);
+    uint32_t last = 4;
+    switch (d->kind) {
+    case REN__OP_SGD:
+        last = ren__cpu_has(d, 4) ? 4u : 3u;
+        b->op->after = sgd;
+        break;
+    case REN__OP_LARS:
+        b->op->after = lars;
+        break;
+    case REN__OP_EMA:
+        last = 3;
+        b->op->after = ema;
+        break;
+    default:
+        last = 5;
+        b->op->after = adam;
+        break;
+    }
+    REN__TRY(ren__cpu_expect_elements(b, 0, elements));
+    for (uint32_t i = 3; i <= last; i++) {
+        REN__TRY(ren__cpu_expect_elements(b, i, elements));
+    }
+    return REN_OK;
+}
