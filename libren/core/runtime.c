@@ -304,7 +304,7 @@ static ren_status start_threads(ren_runtime *rt)
     ren_status status = REN_OK;
     char name[16];
     for (uint32_t l = 0; l < rt->lanes_count && status == REN_OK; l++) {
-        (void)snprintf(name, sizeof name, "ren-complete-%u", l);
+        (void)snprintf(name, sizeof name, "ren-complete-%c", (char)('0' + l));
         status = ren__thread_start(rt, name, ren__lane_main, &rt->lanes[l], &rt->lanes[l].thread);
     }
     if (status == REN_OK && !rt->config.host_drives_submitter) {

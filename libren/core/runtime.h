@@ -52,8 +52,8 @@
 #define REN__CACHE_LINE     64
 #define REN__ROADS          64u /* 0 = shared, 1 + i = producer i */
 #define REN__CLASSES        3u
-#define REN__BATCHES        64u /* unfinished batches of one lane */
-#define REN__BATCH_JOBS     64u /* jobs after which a batch is closed */
+#define REN__BATCHES        64u  /* unfinished batches of one lane */
+#define REN__BATCH_JOBS     256u /* jobs after which a batch is closed */
 #define REN__BATCH_NOTIFIES 8u
 #define REN__JOB_COMMANDS   192u /* no plain job takes more: waits and fences, itself, a record */
 #define REN__DRAIN_BATCH    32u
