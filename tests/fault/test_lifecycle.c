@@ -352,8 +352,9 @@ static void test_abort_returns_although_the_device_is_stuck(void)
     CU_ASSERT_EQUAL(ren_runtime_abort(rt), REN_OK);
     CU_ASSERT(ren_now_ns() - start < 10 * SECOND);
     CU_ASSERT_EQUAL(ren_pump(rt, 0, 0, 0, NULL), REN_OK);
-    CU_ASSERT_EQUAL(t.ok + t.timeout + t.aborted + t.other, 102);
-    CU_ASSERT(t.timeout >= 101);
+    /* What the device had is timed out; what still waited for credit was never issued. */
+    CU_ASSERT_EQUAL(t.timeout + t.aborted, 102);
+    CU_ASSERT(t.timeout >= 1 && t.ok == 0 && t.other == 0);
     CU_ASSERT_EQUAL(ren_wait(rt, stuck, 0), REN_ERR_TIMEOUT);
     CU_ASSERT_EQUAL(ren_post(rt, &d, NULL) < 0, 1);
     atomic_store(&let_go, 1);
