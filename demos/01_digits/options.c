@@ -13,14 +13,14 @@
 #include <string.h>
 
 enum {
-    DEFAULT_STEPS = 6000,
+    DEFAULT_STEPS = 12000,
     MOST_STEPS = 1000000
 };
 
 static const char *const usage =
     "usage: 01_digits [options]\n"
     "  --device cpu|cuda|auto  where to train (cpu)\n"
-    "  --steps N               training steps, 1 to 1000000 (6000)\n"
+    "  --steps N               training steps, 1 to 1000000 (12000)\n"
     "  --streams N             device streams in use, 1 to 5 (5)\n"
     "  --seed N                of the weights and of the order of the digits (1)\n"
     "  --trace FILE            write a trace for Perfetto or chrome://tracing\n"
