@@ -120,24 +120,27 @@ static void philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
 }
 
 /* Element i uses word i % 4 of the block with counter (i / 4, layer, step) under the key `seed`. It
- * is dropped when that word, read as a fraction of 2^32, is below the probability. */
+ * is kept when that word's upper 24 bits, as a fraction, are at least the probability. Every device
+ * computes the same mask. */
 static void dropout(const ren__op *op, void *const *operands, unsigned char *workspace)
 {
     const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
     const float *x = operands[0];
     const ren__control *control = operands[1];
     float *y = operands[2];
-    const double probability = (double)op->desc.alpha;
-    const uint32_t threshold = (uint32_t)(probability * 4294967296.0);
-    const float scale = (float)(1.0 / (1.0 - probability));
+    const uint64_t step = control->step;
+    const float probability = op->desc.alpha;
+    const float scale = 1.0f / (1.0f - probability);
     (void)workspace;
     for (size_t block = 0; block * 4u < n; block++) {
-        uint32_t word[4] = {(uint32_t)block, op->desc.layer, (uint32_t)control->step,
-                            (uint32_t)(control->step >> 32)};
+        uint32_t word[4] = {(uint32_t)block,
+                            (uint32_t)((uint64_t)block >> 32) ^ ((uint32_t)(step >> 32) << 16),
+                            op->desc.layer, (uint32_t)step};
         philox(word, (uint32_t)control->seed, (uint32_t)(control->seed >> 32));
         for (size_t j = 0; j < 4u && block * 4u + j < n; j++) {
             size_t i = block * 4u + j;
-            y[i] = word[j] < threshold ? 0.0f : x[i] * scale;
+            float uniform = (float)(word[j] >> 8) * (1.0f / 16777216.0f);
+            y[i] = uniform >= probability ? x[i] * scale : 0.0f;
         }
     }
 }
@@ -148,9 +151,6 @@ ren_status ren__cpu_build_dropout(ren__cpu_build *b)
     if (!(b->desc->alpha >= 0.0f && b->desc->alpha < 1.0f)) {
         return REN__CPU_FAIL(b->err, REN_ERR_INVALID_ARGUMENT,
                              "the probability must be at least 0 and below 1");
-    }
-    if (elements / 4u > UINT32_MAX) {
-        return REN__CPU_FAIL(b->err, REN_ERR_UNSUPPORTED, "dropout of more than 2^34 elements");
     }
     REN__TRY(ren__cpu_expect_elements(b, 0, elements));
     REN__TRY(ren__cpu_expect_elements(b, 2, elements));
