@@ -31,7 +31,6 @@ typedef struct candidate {
     uint32_t lane;
     uint64_t start;
     uint32_t waits;
-    uint32_t moved; /* 0 = the table's stream */
 } candidate;
 
 static uint64_t event_cost(const ren__plan *plan)
@@ -70,7 +69,6 @@ static candidate weigh(const ren__plan *plan, uint32_t task, const ren__clock *n
     uint32_t producers[REN__LANES];
     ren__clock known;
     candidate c = {.stream = stream, .lane = plan->config.lane_of[stream]};
-    c.moved = stream != plan->tasks[task].stream;
     c.start = expected_start(plan, task, c.lane);
     c.waits = ren__plan_waits_on(plan, c.lane, needed, producers, &known);
     return c;
@@ -81,10 +79,7 @@ static int better(const candidate *a, const candidate *b)
     if (a->start != b->start) {
         return a->start < b->start;
     }
-    if (a->waits != b->waits) {
-        return a->waits < b->waits;
-    }
-    return a->moved < b->moved;
+    return a->waits < b->waits;
 }
 
 static int is_compute(ren_stream stream)
@@ -101,7 +96,7 @@ static ren_stream choose(const ren__plan *plan, uint32_t task)
     }
     ren__clock needed;
     ren__plan_needed(plan, task, &needed);
-    candidate best = weigh(plan, task, &needed, t->stream);
+    candidate best = weigh(plan, task, &needed, t->stream); /* and so it wins a draw */
     for (uint32_t s = REN_STREAM_COMP_1; s <= REN_STREAM_COMP_3; s++) {
         candidate c = weigh(plan, task, &needed, (ren_stream)s);
         if (better(&c, &best)) {

@@ -79,10 +79,8 @@ static ren_status collide(finder *f, uint32_t task, uint32_t root, const access 
     const access *all = f->accesses.items;
     for (uint32_t i = f->heads[root]; i; i = all[i - 1].next) {
         const access *theirs = &all[i - 1];
-        int data = theirs->writes && reads;
-        int hazard = theirs->writes || mine->writes;
-        if (theirs->begin >= mine->end || mine->begin >= theirs->end ||
-            !(kind == REN__EDGE_DATA ? data : hazard)) {
+        uint32_t ordered = kind == REN__EDGE_DATA ? theirs->writes && reads : mine->writes;
+        if (theirs->begin >= mine->end || mine->begin >= theirs->end || !ordered) {
             continue;
         }
         ren_status status = add_edge(f->plan, theirs->task, task, kind, root);

@@ -326,6 +326,15 @@ static void test_build_refuses_faulty_graphs(void)
     fake_op(g, "all", REN_STREAM_COMP_1, 0, whole, NONE, fixed_value(g, "out"));
     expect_refusal(g, "whole");
 
+    g = fake_graph(); /* nor is one with a hole */
+    whole = ren__task_graph_value(g, "holed", REN__VALUE_LOCAL, 4096);
+    fake_op(g, "front", REN_STREAM_COMP_1, 0, NONE, NONE,
+            ren__task_graph_alias(g, "part", whole, 0, 1024));
+    fake_op(g, "back", REN_STREAM_COMP_1, 0, NONE, NONE,
+            ren__task_graph_alias(g, "part", whole, 1280, 2816));
+    fake_op(g, "all", REN_STREAM_COMP_1, 0, whole, NONE, fixed_value(g, "out"));
+    expect_refusal(g, "holed");
+
     g = fake_graph();
     ren__task_graph_value(g, "empty", REN__VALUE_FIXED, 0);
     expect_refusal(g, "empty");
@@ -559,7 +568,8 @@ static void test_issue_random_programs(void)
 }
 
 /* Issued twice in a row, with nothing complete in between: all of the first issue is before all of
- * the second, and the second keeps its order though it records the same events. */
+ * the second, and the second keeps its order though it records the same events. Both enqueue the
+ * same number of commands. */
 static void test_issue_again_while_under_way(void)
 {
     uint32_t wrong = 0;
@@ -568,7 +578,9 @@ static void test_issue_again_while_under_way(void)
         issue_once();
         uint32_t before[RANDOM_TASKS];
         memcpy(before, t.at, sizeof before);
+        uint32_t commands = t.back - t.first;
         issue_once();
+        wrong += t.back - t.first != commands;
         close_required();
         fake_derive(&order, UINT32_MAX);
         wrong += missing();

@@ -252,6 +252,7 @@ static void test_resolve_workspaces(void)
     CU_ASSERT_FALSE(overlap(w[0], 9000, w[2], 300));
     CU_ASSERT_FALSE(overlap(w[0], 9000, at, KIB));
     CU_ASSERT_FALSE(overlap(w[2], 300, at, KIB));
+    CU_ASSERT_EQUAL(fake.region_bytes, KIB + 9216 + 512);
     CU_ASSERT_EQUAL((uintptr_t)w[0] % REN__ALIGN + (uintptr_t)w[2] % REN__ALIGN, 0);
     ren__plan_destroy(plan);
 }
