@@ -129,39 +129,63 @@ static ren_status add_slab(ren__pool *pool, uint32_t index, uint64_t bytes, uint
     return REN_OK;
 }
 
-/* Steps 4 and 5 up to the asking: a slab of the usual size, then of `need` bytes, then of `need`
- * bytes after a trim. Any error but a lost device means that the upstream is short of memory. */
-static ren_status add_slab_or_trim(ren__pool *pool, uint32_t index, uint64_t need, uint32_t lane)
+/* Make room for `need` bytes under the limit, by a trim if that is enough; 0 when it is not. */
+static int make_room(ren__pool *pool, uint64_t need)
 {
     uint64_t complete = 0, pending = 0;
     ren__pool_slab_idle(&pool->blocks, &complete, &pending);
     if (!fits(pool, need, complete)) {
-        return REN_ERR_NO_DEVICE_MEMORY;
+        return 0; /* and nothing is given back in vain */
     }
     while (!fits(pool, need, 0)) {
         if (!trim_one(pool)) {
-            return REN_ERR_NO_DEVICE_MEMORY; /* its blocks were taken meanwhile */
+            return 0; /* their blocks were taken while the lock was dropped */
         }
     }
-    uint64_t bytes = need;
-    if (pool->slab_bytes > need && pool->blocks.spare != REN__POOL_NONE) {
-        uint64_t room = pool->limit_bytes - pool->reserved_bytes;
-        room -= room % REN__POOL_GRAIN;
-        bytes = pool->slab_bytes < room ? pool->slab_bytes : room;
-    }
-    ren_status status = add_slab(pool, index, bytes, lane);
-    if (status != REN_OK && status != REN_ERR_DEVICE_LOST && bytes > need) {
-        status = add_slab(pool, index, need, lane);
-    }
-    if (status != REN_OK && status != REN_ERR_DEVICE_LOST && trim_one(pool)) {
-        while (trim_one(pool)) {
+    return 1;
+}
+
+/* A slab of the usual size, if there is a record for its rest, or of `need` bytes. Any error but a
+ * lost device means that the upstream is short of memory. */
+static ren_status add_slab_for(ren__pool *pool, uint32_t index, uint64_t need, uint32_t lane)
+{
+    uint64_t room = pool->limit_bytes - pool->reserved_bytes;
+    uint64_t bytes = pool->slab_bytes < room ? pool->slab_bytes : room - room % REN__POOL_GRAIN;
+    if (bytes > need && pool->blocks.spare != REN__POOL_NONE) {
+        ren_status status = add_slab(pool, index, bytes, lane);
+        if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
+            return status;
         }
-        status = fits(pool, need, 0) ? add_slab(pool, index, need, lane) : status;
+    }
+    return add_slab(pool, index, need, lane);
+}
+
+/* Steps 4 and 5: REN_OK when the record `index` is a new slab, LIVE. Every upstream call drops the
+ * lock, so after each the lists are searched again before the next, more costly, thing is tried:
+ * after another status *out_index is what that found, or REN__POOL_NONE. */
+static ren_status grow_with(ren__pool *pool, uint32_t index, uint32_t lane, uint64_t need,
+                            uint32_t *out_index)
+{
+    *out_index = REN__POOL_NONE;
+    int has_room = make_room(pool, need);
+    ren_status status = has_room ? add_slab_for(pool, index, need, lane) : REN_ERR_NO_DEVICE_MEMORY;
+    if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
+        return status;
+    }
+    *out_index = ren__pool_search(&pool->blocks, lane, need);
+    if (*out_index != REN__POOL_NONE || !has_room || !trim_one(pool)) {
+        return status;
+    }
+    while (trim_one(pool)) {
+    }
+    status = add_slab(pool, index, need, lane);
+    if (status != REN_OK && status != REN_ERR_DEVICE_LOST) {
+        *out_index = ren__pool_search(&pool->blocks, lane, need);
     }
     return status;
 }
 
-/* A LIVE block of at least `need` bytes, not split, if need be from a new slab. */
+/* A LIVE block of at least `need` bytes, not split. */
 static ren_status take_growing(ren__pool *pool, uint32_t lane, uint64_t need, uint32_t *out_index)
 {
     /* Another grower may have been faster. */
@@ -173,19 +197,17 @@ static ren_status take_growing(ren__pool *pool, uint32_t lane, uint64_t need, ui
     if (index == REN__POOL_NONE) {
         return REN_ERR_QUEUE_FULL;
     }
-    ren_status status = add_slab_or_trim(pool, index, need, lane);
+    ren_status status = grow_with(pool, index, lane, need, out_index);
     if (status == REN_OK) {
         *out_index = index;
         return REN_OK;
     }
     ren__pool_record_give(&pool->blocks, index);
-    if (status == REN_ERR_DEVICE_LOST) {
-        return status;
-    }
-    /* The lock was dropped: what others have freed meanwhile must be seen before saying no. */
-    *out_index = ren__pool_search(&pool->blocks, lane, need);
     if (*out_index != REN__POOL_NONE) {
         return REN_OK;
+    }
+    if (status == REN_ERR_DEVICE_LOST) {
+        return status;
     }
     uint64_t complete = 0, pending = 0;
     ren__pool_slab_idle(&pool->blocks, &complete, &pending);

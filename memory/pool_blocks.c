@@ -187,9 +187,6 @@ static void absorb_above(ren__pool_blocks *b, uint32_t index)
     ren__pool_record *u = &b->records[upper];
     r->bytes += u->bytes;
     r->above = u->above;
-    if (u->above != NONE) {
-        b->records[u->above].below = index;
-    }
     fence_join(b, r, &u->fence);
     ren__pool_record_give(b, upper);
 }
@@ -240,11 +237,7 @@ int ren__pool_split(ren__pool_blocks *b, uint32_t index, uint64_t bytes)
     u->lane = r->lane;
     u->ptr = r->ptr + bytes;
     u->bytes = r->bytes - bytes;
-    u->below = index;
     u->above = r->above;
-    if (u->above != NONE) {
-        b->records[u->above].below = rest;
-    }
     r->above = rest;
     r->bytes = bytes;
     list_insert(b, rest);
@@ -381,7 +374,6 @@ void ren__pool_slab_add(ren__pool_blocks *b, uint32_t index, void *ptr, uint64_t
     memset(r, 0, sizeof *r);
     r->ptr = ptr;
     r->bytes = bytes;
-    r->below = NONE;
     r->above = NONE;
     r->lane = (uint8_t)lane;
     r->state = REN__POOL_LIVE;

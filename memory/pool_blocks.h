@@ -39,7 +39,7 @@ typedef struct ren__pool_record {
     ren__fence fence; /* of FREE and LIVE blocks: what earlier users have left under way */
     unsigned char *ptr;
     uint64_t bytes;
-    uint32_t below, above; /* neighbours in the slab, by address */
+    uint32_t above; /* next block of the slab, by address */
     uint32_t list_prev, list_next;
     uint32_t slab_next; /* of the lowest block: the next slab */
     uint16_t size_class;

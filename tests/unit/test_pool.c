@@ -356,17 +356,17 @@ static void test_merge_prefers_no_wait(void)
     for (uint32_t i = 0; i < 8; i++) {
         quarter[i] = must_take(&f, 0, SLAB / 4);
     }
-    /* One slab's quarters wait for lane 4, the other's for lane 0 only, and are more. */
+    /* The newer slab's quarters wait for lane 4, the older one's for lane 0 only, and are more. */
     for (uint32_t i = 0; i < 8; i++) {
-        if (i != 3) {
-            give(&f, &quarter[i], 0, i < 4 ? 1u << 4 : 1u << 0);
+        if (i != 7) {
+            give(&f, &quarter[i], 0, i < 4 ? 1u << 0 : 1u << 4);
         }
     }
     ren__block got = must_take(&f, 0, SLAB / 4 * 3);
     CU_ASSERT_EQUAL(got.fence.seq[4], 0);
     CU_ASSERT(got.fence.seq[0] != 0);
     give(&f, &got, 0, 0);
-    give(&f, &quarter[3], 0, 0);
+    give(&f, &quarter[7], 0, 0);
     end(&f);
 }
 
@@ -493,19 +493,24 @@ static void test_alloc_upstream_failure(void)
     end(&f);
 }
 
-/* Proves that a lost device is reported as such, after one call and without giving slabs back. */
+/* Proves that a lost device is reported as such, after one call and without giving slabs back.
+ * Fails if the loss is taken for a shortage that a smaller slab or a trim could help. */
 static void test_alloc_device_lost(void)
 {
     fixture f;
     ren__block got;
     begin(&f, 0);
-    ren__block a = must_take(&f, 0, SLAB);
+    ren__block a = must_take(&f, 0, SLAB / 4);
+    ren__block b = must_take(&f, 0, SLAB / 4 * 3);
     give(&f, &a, 0, 0);
     f.device.fail_nth = f.device.alloc_calls + 1;
     f.device.fail_forever = 1;
     f.device.fail_status = REN_ERR_DEVICE_LOST;
-    CU_ASSERT_EQUAL(take(&f, 0, SLAB + 1, 1, &got), REN_ERR_DEVICE_LOST);
+    CU_ASSERT_EQUAL(take(&f, 0, SLAB / 2, 1, &got), REN_ERR_DEVICE_LOST);
     CU_ASSERT_EQUAL(f.device.alloc_calls, 2);
+    give(&f, &b, 0, 0);
+    CU_ASSERT_EQUAL(take(&f, 0, SLAB + 1, 1, &got), REN_ERR_DEVICE_LOST);
+    CU_ASSERT_EQUAL(f.device.alloc_calls, 3);
     CU_ASSERT_EQUAL(f.device.frees, 0);
     end(&f);
 }
@@ -540,6 +545,30 @@ static void test_alloc_max_blocks(void)
         give(&f, &got, 0, 0);
         check_ledger(&f);
     }
+    end(&f);
+}
+
+/* Proves that a cut that finds no spare record gets one by merging other free blocks, be they
+ * behind fences, and that those fences are kept. Fails if the request is refused for want of a
+ * record. */
+static void test_alloc_merges_for_a_record(void)
+{
+    fixture f;
+    begin_sized(&f, SLAB, SLAB, 4);
+    ren__block a = must_take(&f, 0, SLAB / 4);
+    ren__block b = must_take(&f, 0, SLAB / 4);
+    ren__block c = must_take(&f, 0, SLAB / 4);
+    give(&f, &a, 1, 1u << 1);
+    give(&f, &b, 2, 1u << 2);
+    ren__block cut = must_take(&f, 0, 256);
+    CU_ASSERT_EQUAL(cut.fence.seq[1] | cut.fence.seq[2], 0);
+    ren__block merged = must_take(&f, 0, SLAB / 2);
+    CU_ASSERT_PTR_EQUAL(merged.ptr, a.ptr);
+    CU_ASSERT_EQUAL(merged.fence.seq[1], 1);
+    CU_ASSERT_EQUAL(merged.fence.seq[2], 1);
+    give(&f, &merged, 0, 0);
+    give(&f, &cut, 0, 0);
+    give(&f, &c, 0, 0);
     end(&f);
 }
 
@@ -765,6 +794,7 @@ int main(int argc, char **argv)
         {"test_alloc_upstream_failure", test_alloc_upstream_failure},
         {"test_alloc_device_lost", test_alloc_device_lost},
         {"test_alloc_max_blocks", test_alloc_max_blocks},
+        {"test_alloc_merges_for_a_record", test_alloc_merges_for_a_record},
         {"test_reserve_and_trim", test_reserve_and_trim},
         {"test_steady_state_no_upstream_calls", test_steady_state_no_upstream_calls},
         {"test_fragmentation_bound", test_fragmentation_bound},
