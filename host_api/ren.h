@@ -578,7 +578,9 @@ REN_API ren_status ren_timeline_wait(ren_runtime *rt, ren_stream stream, uint64_
  * out_buffer  out; {0} after an error
  * Returns   REN_OK; REN_ERR_WOULD_GROW (call ren_memory_reserve, or set config.allow_growth);
  *           REN_ERR_NO_DEVICE_MEMORY; REN_ERR_QUEUE_FULL (config.max_buffers are alive);
- *           REN_ERR_INVALID_ARGUMENT; REN_ERR_CLOSED; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
+ *           REN_ERR_BUSY (memory is missing, but freed buffers wait for the submitter to issue
+ *           accepted jobs that use them: retry soon); REN_ERR_INVALID_ARGUMENT; REN_ERR_CLOSED;
+ *           REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.
  * Blocks    for a short lock; with allow_growth for the driver.   Allocates  no.
  * Lifetime  until ren_buffer_free, or the runtime's end. */

@@ -15,8 +15,8 @@
  *
  * What alloc may answer   A freed buffer that a job not yet issued still pins is a pending
  *           release. While one exists, running out is REN_ERR_BUSY rather than
- *           REN_ERR_NO_DEVICE_MEMORY, since the same call may succeed once the submitter has
- *           issued that job.
+ *           REN_ERR_NO_DEVICE_MEMORY or REN_ERR_WOULD_GROW, since the same call may succeed once
+ *           the submitter has issued that job.
  */
 #include "runtime.h"
 
@@ -154,7 +154,7 @@ static ren_status pool_alloc(ren_runtime *rt, uint32_t lane, uint64_t bytes, int
     /* Before the attempt: a release that lands in between must not make the answer final. */
     uint32_t deferred = atomic_load_explicit(&rt->deferred_frees, memory_order_acquire);
     ren_status status = ren__pool_alloc(rt->pool, lane, bytes, grow, out);
-    if (status == REN_ERR_NO_DEVICE_MEMORY && deferred) {
+    if ((status == REN_ERR_NO_DEVICE_MEMORY || status == REN_ERR_WOULD_GROW) && deferred) {
         return REN_ERR_BUSY;
     }
     return status;

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/conformance/test_buffers.c - device memory in stream order, through ren.h alone.
+ *
+ * Proves    memory freed under running work is not handed out unordered, whatever streams allocate, use
+ *           and reuse it (failures A1 rows 1, 2, 3, 8); a double buffer keeps its stamps (row 37);
+ *           running out is reported as the kind that it is.
+ * Oracle    every buffer is filled with a value of its own on one stream, read back on another, freed at
+ *           once, and its memory is soon another buffer's. A reuse that is not ordered behind the read
+ *           shows as another buffer's value in the copy. Streams are held by injected delays.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../support/ren_test.h"
+#include "../support/runtime.h"
+#include "../support/test.h"
+
+#define SECOND UINT64_C(1000000000)
+#define BYTES  4096u
+
+static ren_runtime *rt;
+
+static void post_ok(const ren_job_desc *desc)
+{
+    ren_status status;
+    while ((status = ren_post(rt, desc, NULL)) == REN_ERR_QUEUE_FULL) {
+        (void)sched_yield();
+    }
+    CU_ASSERT_EQUAL(status, REN_OK);
+}
+
+static ren_buffer take(ren_stream stream, uint64_t bytes)
+{
+    ren_buffer buffer = {0};
+    ren_status status;
+    while ((status = ren_buffer_alloc(rt, stream, bytes, &buffer)) == REN_ERR_BUSY) {
+        (void)sched_yield(); /* a freed buffer's job is not issued yet */
+    }
+    CU_ASSERT_EQUAL(status, REN_OK);
+    return buffer;
+}
+
+static void fill(ren_stream stream, ren_buffer buffer, uint32_t value)
+{
+    ren_job_desc d = ren_job_desc_default();
+    d.kind = REN_JOB_FILL;
+    d.stream = stream;
+    d.fill.dst.buffer = buffer;
+    d.fill.value = value;
+    d.fill.bytes = BYTES;
+    post_ok(&d);
+}
+
+static void copy(ren_stream stream, ren_buffer from, ren_buffer to, void *host)
+{
+    ren_job_desc d = ren_job_desc_default();
+    d.kind = REN_JOB_COPY;
+    d.stream = stream;
+    d.copy.src.buffer = from;
+    d.copy.dst.buffer = to;
+    d.copy.dst.host = host;
+    d.copy.bytes = BYTES;
+    post_ok(&d);
+}
+
+static int wrong_bytes(const unsigned char *p, uint32_t value)
+{
+    int wrong = 0;
+    for (uint32_t i = 0; i < BYTES; i++) {
+        wrong += p[i] != value;
+    }
+    return wrong;
+}
+
+/* Pool memory for four buffers only, so that every allocation reuses what was just freed. */
+static void open_small(void)
+{
+    ren_runtime_config config = ren_test_config();
+    config.device_memory_limit_bytes = 8u << 20;
+    ren_error err;
+    CU_ASSERT_EQUAL_FATAL(ren_runtime_create(&config, &rt, &err), REN_OK);
+    CU_ASSERT_EQUAL(ren_memory_reserve(rt, 4 * BYTES), REN_OK);
+}
+
+/* Row 1: a copy out under delay; the memory is freed and overwritten at once on its own stream. */
+static void test_reuse_waits_for_a_delayed_copy(void)
+{
+    ren_buffer none = {0};
+    unsigned char *out = malloc(BYTES);
+    open_small();
+    ren_test_delay(rt, REN_STREAM_TRANS, 50);
+    ren_buffer first = take(REN_STREAM_COMP_1, BYTES);
+    fill(REN_STREAM_COMP_1, first, 11);
+    copy(REN_STREAM_TRANS, first, none, out);
+    CU_ASSERT_EQUAL(ren_buffer_free(rt, first), REN_OK);
+    for (uint32_t i = 0; i < 8; i++) {
+        ren_buffer next = take(REN_STREAM_COMP_1, BYTES);
+        fill(REN_STREAM_COMP_1, next, 200 + i);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, next), REN_OK);
+    }
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, 30 * SECOND), REN_OK);
+    CU_ASSERT_EQUAL(wrong_bytes(out, 11), 0);
+    ren_test_shutdown(rt);
+    free(out);
+}
+
+/* Row 2: all pairs (allocated on, used on) and all triples with a third stream that takes it next. */
+static void test_reuse_over_all_streams(void)
+{
+    enum {
+        CASES = REN_STREAM_COUNT * REN_STREAM_COUNT * REN_STREAM_COUNT
+    };
+    unsigned char *out = malloc((size_t)CASES * BYTES);
+    ren_buffer none = {0};
+    int bad = 0;
+    int n = 0;
+    open_small();
+    ren_test_poison(rt, 1);
+    for (int s = 0; s < REN_STREAM_COUNT; s++) {
+        ren_test_delay(rt, (uint32_t)s, s % 2 ? 2 : 1);
+    }
+    for (int a = 0; a < REN_STREAM_COUNT; a++) {
+        for (int b = 0; b < REN_STREAM_COUNT; b++) {
+            for (int c = 0; c < REN_STREAM_COUNT; c++, n++) {
+                ren_buffer one = take((ren_stream)a, BYTES);
+                fill((ren_stream)a, one, (uint32_t)n);
+                copy((ren_stream)b, one, none, out + (size_t)n * BYTES);
+                CU_ASSERT_EQUAL(ren_buffer_free(rt, one), REN_OK);
+                ren_buffer two = take((ren_stream)c, BYTES);
+                fill((ren_stream)c, two, 255);
+                CU_ASSERT_EQUAL(ren_buffer_free(rt, two), REN_OK);
+            }
+        }
+    }
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, 60 * SECOND), REN_OK);
+    for (int i = 0; i < n; i++) {
+        bad += wrong_bytes(out + (size_t)i * BYTES, (uint32_t)i);
+    }
+    CU_ASSERT_EQUAL(bad, 0);
+    ren_test_shutdown(rt);
+    free(out);
+}
+
+/* Random programs over eight buffers, replayed by a serial model. */
+static void test_random_programs_equal_a_serial_run(void)
+{
+    enum {
+        BUFFERS = 8,
+        OPS = 400
+    };
+    unsigned programs = 20 / ren_test_slowdown() + 2;
+    unsigned long long seed = 99;
+    ren_buffer none = {0};
+    unsigned char *out = malloc((size_t)OPS * BYTES);
+    for (unsigned p = 0; p < programs; p++) {
+        ren_buffer buffers[BUFFERS];
+        uint32_t model[BUFFERS];
+        uint32_t want[OPS];
+        int reads = 0;
+        int bad = 0;
+        open_small();
+        for (int s = 0; s < REN_STREAM_COUNT; s++) {
+            ren_test_delay(rt, (uint32_t)s, ren_test_random(&seed) % 4 == 0);
+        }
+        for (int i = 0; i < BUFFERS; i++) {
+            buffers[i] = take((ren_stream)(i % REN_STREAM_COUNT), BYTES);
+            model[i] = (uint32_t)i;
+            fill((ren_stream)(i % REN_STREAM_COUNT), buffers[i], model[i]);
+        }
+        for (int op = 0; op < OPS; op++) {
+            ren_stream stream = (ren_stream)(ren_test_random(&seed) % REN_STREAM_COUNT);
+            int i = (int)(ren_test_random(&seed) % BUFFERS);
+            int k = (int)(ren_test_random(&seed) % BUFFERS);
+            switch (ren_test_random(&seed) % 4) {
+            case 0:
+                model[i] = (uint32_t)(ren_test_random(&seed) % 256);
+                fill(stream, buffers[i], model[i]);
+                break;
+            case 1:
+                if (i != k) {
+                    model[k] = model[i];
+                    copy(stream, buffers[i], buffers[k], NULL);
+                }
+                break;
+            case 2:
+                want[reads] = model[i];
+                copy(stream, buffers[i], none, out + (size_t)reads * BYTES);
+                reads++;
+                break;
+            default:
+                CU_ASSERT_EQUAL(ren_buffer_free(rt, buffers[i]), REN_OK);
+                buffers[i] = take(stream, BYTES);
+                model[i] = (uint32_t)(ren_test_random(&seed) % 256);
+                fill((ren_stream)(ren_test_random(&seed) % REN_STREAM_COUNT), buffers[i], model[i]);
+                break;
+            }
+        }
+        CU_ASSERT_EQUAL(ren_runtime_drain(rt, 60 * SECOND), REN_OK);
+        for (int r = 0; r < reads; r++) {
+            bad += wrong_bytes(out + (size_t)r * BYTES, want[r]);
+        }
+        CU_ASSERT_EQUAL(bad, 0);
+        ren_test_shutdown(rt);
+    }
+    free(out);
+}
+
+/* Row 8: in steady state the driver is not asked. */
+static void test_steady_state_asks_the_driver_nothing(void)
+{
+    ren_stats before = ren_stats_default();
+    ren_stats after = ren_stats_default();
+    rt = ren_test_runtime(NULL);
+    for (int round = 0; round < 1000; round++) {
+        ren_buffer a = take(REN_STREAM_COMP_1, 100000);
+        ren_buffer b = take(REN_STREAM_COMP_2, 5000);
+        fill(REN_STREAM_COMP_1, a, 1);
+        fill(REN_STREAM_COMP_3, b, 2);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, a), REN_OK);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, b), REN_OK);
+        if (round == 2) {
+            (void)ren_runtime_stats(rt, &before);
+        }
+    }
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, 30 * SECOND), REN_OK);
+    (void)ren_runtime_stats(rt, &after);
+    CU_ASSERT_EQUAL(before.pool_driver_allocs, after.pool_driver_allocs);
+    CU_ASSERT_EQUAL(before.pool_driver_frees, after.pool_driver_frees);
+    CU_ASSERT_EQUAL(after.pool_bytes_in_use, 0);
+    ren_test_shutdown(rt);
+}
+
+static void test_alloc_says_what_is_missing(void)
+{
+    ren_runtime_config config = ren_test_config();
+    ren_buffer buffer = {5};
+    ren_buffer held[8];
+    int n = 0;
+    config.device_memory_limit_bytes = 8u << 20;
+    config.max_buffers = 4;
+    CU_ASSERT_EQUAL_FATAL(ren_runtime_create(&config, &rt, NULL), REN_OK);
+    CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_TRANS, 64, &buffer), REN_ERR_WOULD_GROW);
+    CU_ASSERT_EQUAL(buffer.id, 0);
+    CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_TRANS, 0, &buffer), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_COUNT, 64, &buffer), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(ren_memory_reserve(rt, 64u << 20), REN_ERR_NO_DEVICE_MEMORY);
+    CU_ASSERT_EQUAL(ren_memory_reserve(rt, 4u << 20), REN_OK);
+    CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_TRANS, 16u << 20, &buffer),
+                    REN_ERR_NO_DEVICE_MEMORY);
+    CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_TRANS, UINT64_MAX, &buffer),
+                    REN_ERR_NO_DEVICE_MEMORY);
+    while (n < 8 && ren_buffer_alloc(rt, REN_STREAM_COMP_1, 64, &held[n]) == REN_OK) {
+        n++;
+    }
+    CU_ASSERT_EQUAL(n, 4);
+    CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_COMP_1, 64, &buffer), REN_ERR_QUEUE_FULL);
+    CU_ASSERT_EQUAL(ren_buffer_free(rt, held[0]), REN_OK);
+    CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_COMP_1, 64, &buffer), REN_OK);
+    buffer.id ^= UINT64_C(1) << 22;
+    CU_ASSERT_EQUAL(ren_buffer_free(rt, buffer), REN_ERR_INVALID_ARGUMENT);
+    ren_test_shutdown(rt); /* live buffers go with the runtime */
+}
+
+int main(int argc, char **argv)
+{
+    static const ren_test_case cases[] = {
+        {"test_reuse_waits_for_a_delayed_copy", test_reuse_waits_for_a_delayed_copy},
+        {"test_reuse_over_all_streams", test_reuse_over_all_streams},
+        {"test_random_programs_equal_a_serial_run", test_random_programs_equal_a_serial_run},
+        {"test_steady_state_asks_the_driver_nothing", test_steady_state_asks_the_driver_nothing},
+        {"test_alloc_says_what_is_missing", test_alloc_says_what_is_missing},
+    };
+    return ren_test_main(argc, argv, "test_buffers", cases, REN_TEST_COUNT(cases), 180);
+}
