@@ -175,6 +175,19 @@ static void deliver(finisher *f, ren__slot *slot, ren_status status)
     chain_slot(f, slot);
 }
 
+/* The job's time on its stream as the host sees it: from issue to completion. */
+static void trace_job(ren_runtime *rt, const ren__slot *slot, uint32_t generation)
+{
+    static const char *const names[] = {"copy", "fill", "device", "host", "barrier", "work"};
+    uint64_t id = ren__job_id(generation, rt->tag, slot->road, slot->index);
+    uint32_t track = REN__TRACK_STREAM + slot->stream;
+    if (slot->launched_ns) {
+        ren__trace_span(&rt->trace, track, names[slot->kind], slot->launched_ns, slot->done_ns, id);
+        ren__trace_flow(&rt->trace, REN__TRACK_SUBMITTER, slot->launched_ns, track,
+                        slot->launched_ns, id);
+    }
+}
+
 static void finish_one(finisher *f, ren__slot *slot, ren_status status)
 {
     ren_runtime *rt = f->rt;
@@ -189,6 +202,9 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
         status = REN_ERR_CALLBACK;
     }
     slot->done_ns = f->now_ns;
+    if (ren__trace_on(&rt->trace)) {
+        trace_job(rt, slot, generation);
+    }
     if (slot->kind == REN__JOB_WORK) {
         finish_work(slot, status);
     }
@@ -222,8 +238,11 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
     ren__batch *batch = &lane->batches[seq % REN__BATCHES];
     ren__link *link = batch->first;
     uint64_t commands = batch->commands_end;
+    uint32_t jobs = batch->jobs;
+    uint64_t start_ns;
     finisher f;
     finisher_init(&f, rt, worker);
+    start_ns = f.now_ns;
     for (uint32_t i = 0; i < batch->notify_count; i++) {
         batch->notify[i].fn(batch->notify[i].user, status);
     }
@@ -246,6 +265,10 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
     }
     f.told = true; /* whoever waits for the lane rather than a job */
     finisher_flush(&f);
+    if (ren__trace_on(&rt->trace)) {
+        ren__trace_span(&rt->trace, REN__TRACK_COMPLETION + lane->index, "finish", start_ns,
+                        ren__now_ns(), jobs);
+    }
 }
 
 void ren__lane_count_bubble(ren_runtime *rt, ren__lane *lane)

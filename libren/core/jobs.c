@@ -302,6 +302,10 @@ static void publish(const post_target *to, ren__slot *slot, ren_job *out_job)
     if (out_job) {
         out_job->id = ren__job_id(generation, to->rt->tag, to->number, slot->index);
     }
+    if (ren__trace_on(&to->rt->trace)) {
+        ren__trace_instant(&to->rt->trace, REN__TRACK_POST, "post", slot->posted_ns,
+                           ren__job_id(generation, to->rt->tag, to->number, slot->index));
+    }
     if (to->number == 0) {
         atomic_fetch_add_explicit(&to->road->posted, 1, memory_order_relaxed);
         (void)ren__mpsc_push(&to->road->shared[class], slot);

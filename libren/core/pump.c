@@ -57,7 +57,14 @@ static void deliver_one(ren_runtime *rt, ren__channel *channel, ren__slot *slot)
     ren_status status = ren__word_status(atomic_load_explicit(&slot->word, memory_order_relaxed));
     uint64_t delivered = atomic_load_explicit(&channel->delivered, memory_order_relaxed);
     ren__completion_fill(slot, status, &completion, &err);
-    slot->done(&completion, slot->user);
+    if (ren__trace_on(&rt->trace)) {
+        uint64_t start = ren__now_ns();
+        slot->done(&completion, slot->user);
+        ren__trace_span(&rt->trace, REN__TRACK_PUMP + slot->channel, "callback", start,
+                        ren__now_ns(), completion.job.id);
+    } else {
+        slot->done(&completion, slot->user);
+    }
     release_slot(rt, slot);
     /* release: pairs with ren__completions_waiting; the callback has returned. */
     atomic_store_explicit(&channel->delivered, delivered + 1, memory_order_release);

@@ -621,6 +621,10 @@ uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs)
         }
     }
     close_all(rt);
+    if (total && ren__trace_on(&rt->trace)) {
+        ren__trace_span(&rt->trace, REN__TRACK_SUBMITTER, "submit", rt->now_ns, ren__now_ns(),
+                        total);
+    }
     return total;
 }
 
