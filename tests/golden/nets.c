@@ -168,6 +168,9 @@ static void on_done(const ren_completion *c, void *user)
     net_result *r = user;
     r->status = c->status;
     r->version = c->weight_version;
+    if (c->err) {
+        (void)fprintf(stderr, "step: %s: %s\n", ren_status_name(c->status), c->err->text);
+    }
     if (c->step) {
         r->step = *c->step;
     }
