@@ -20,7 +20,7 @@
  *   placed before it. Large items first, since a small one fits into the gaps of large ones and not
  *   the other way round. A lower bound is the heaviest set of items that all conflict with each
  *   other; for interval lifetimes that is the most that lives at any one time. The unit test holds
- *   random intervals to 1.15 times that bound on average, and prints the figure.
+ *   random intervals to 1.05 times that bound on average, and prints the figure.
  */
 #ifndef REN_MEMORY_PLAN_H
 #define REN_MEMORY_PLAN_H
