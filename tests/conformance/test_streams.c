@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/conformance/test_streams.c - the number of streams changes speed, never values.
+ *
+ * Each case trains one network for 50 steps, several steps in flight, on 1, 2, 3 and 5 streams, and
+ * proves that weights and losses agree bit for bit. A missing edge between two streams, memory
+ * shared by values that live at the same time, or a sum whose order depends on timing makes it
+ * fail.
+ */
+#include "../golden/nets.h"
+#include "../support/runtime.h"
+#include "../support/test.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS   50u
+#define BATCHES 4u
+
+typedef struct outcome {
+    float *params;
+    size_t count;
+    float losses[STEPS];
+} outcome;
+
+static void make_data(const net *n, float **x, int32_t **labels)
+{
+    unsigned long long state = 42;
+    size_t floats = BATCHES * n->batch * n->row;
+    *x = malloc(floats * sizeof **x);
+    *labels = malloc(BATCHES * n->batch * sizeof **labels);
+    CU_ASSERT_FATAL(*x && *labels);
+    for (size_t i = 0; i < floats; i++) {
+        (*x)[i] = (float)(ren_test_random(&state) % 2001u) / 1000.0f - 1.0f;
+    }
+    for (size_t i = 0; i < BATCHES * n->batch; i++) {
+        (*labels)[i] = (int32_t)(ren_test_random(&state) % 10u);
+    }
+}
+
+static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, outcome *out)
+{
+    ren_runtime_config config = ren_test_config();
+    ren_trainer_config how = ren_trainer_config_default();
+    ren_trainer *t = NULL;
+    net_result results[STEPS];
+    ren_job job = {0};
+    float *x;
+    int32_t *labels;
+    net n;
+    config.streams = streams;
+    config.deterministic = 1;
+    ren_runtime *rt = ren_test_runtime(&config);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
+    net_build(&n, rt, kind, 8, 5);
+    how.optimizer = optimizer;
+    how.learning_rate = optimizer == REN_OPTIMIZER_SGD ? 0.05f : 0.002f;
+    how.momentum = 0.9f;
+    how.weight_decay = 1e-4f;
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(n.model, n.loss, &how, &t, NULL), REN_OK);
+    make_data(&n, &x, &labels);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        size_t b = i % BATCHES;
+        ren_status status;
+        do {
+            status = net_post(&n, t, x + b * n.batch * n.row, labels + b * n.batch, n.batch,
+                              &results[i], &job);
+            sched_yield();
+        } while (status == REN_ERR_QUEUE_FULL);
+        CU_ASSERT_EQUAL_FATAL(status, REN_OK);
+    }
+    out->params = net_params(&n, &out->count);
+    ren_trainer_destroy(t);
+    ren_model_destroy(n.model);
+    ren_test_shutdown(rt);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        CU_ASSERT_EQUAL(results[i].calls, 1);
+        CU_ASSERT_EQUAL(results[i].status, REN_OK);
+        CU_ASSERT_EQUAL(results[i].step.index, i + 1);
+        out->losses[i] = results[i].step.loss;
+    }
+    free(x);
+    free(labels);
+}
+
+static void compare(net_kind kind, ren_optimizer optimizer)
+{
+    static const uint32_t counts[] = {1, 2, 3, 5};
+    outcome base;
+    train(kind, counts[0], optimizer, &base);
+    /* It learns: identical nonsense would pass the comparison as well. */
+    CU_ASSERT(base.losses[STEPS - 1] < base.losses[0]);
+    for (size_t i = 1; i < REN_TEST_COUNT(counts); i++) {
+        outcome other;
+        train(kind, counts[i], optimizer, &other);
+        CU_ASSERT_EQUAL_FATAL(other.count, base.count);
+        CU_ASSERT_EQUAL(memcmp(other.params, base.params, base.count * sizeof(float)), 0);
+        CU_ASSERT_EQUAL(memcmp(other.losses, base.losses, sizeof base.losses), 0);
+        free(other.params);
+    }
+    free(base.params);
+}
+
+static void test_streams_mlp_sgd(void)
+{
+    compare(NET_MLP, REN_OPTIMIZER_SGD);
+}
+
+static void test_streams_mlp_adam(void)
+{
+    compare(NET_MLP, REN_OPTIMIZER_ADAM);
+}
+
+static void test_streams_lenet_sgd(void)
+{
+    compare(NET_LENET, REN_OPTIMIZER_SGD);
+}
+
+static void test_streams_branch_adamw(void)
+{
+    compare(NET_BRANCH, REN_OPTIMIZER_ADAMW);
+}
+
+static void test_streams_tinyres_sgd(void)
+{
+    compare(NET_TINYRES, REN_OPTIMIZER_SGD);
+}
+
+int main(int argc, char **argv)
+{
+    static const ren_test_case cases[] = {
+        {"test_streams_mlp_sgd", test_streams_mlp_sgd},
+        {"test_streams_mlp_adam", test_streams_mlp_adam},
+        {"test_streams_lenet_sgd", test_streams_lenet_sgd},
+        {"test_streams_branch_adamw", test_streams_branch_adamw},
+        {"test_streams_tinyres_sgd", test_streams_tinyres_sgd},
+    };
+    return ren_test_main(argc, argv, "conformance/test_streams", cases, REN_TEST_COUNT(cases), 120);
+}
