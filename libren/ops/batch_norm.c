@@ -3,7 +3,8 @@
  *
  * Training  y = weight (x - mean) / sqrt(var + eps) + bias with the batch's biased variance (Ioffe
  *           and Szegedy 2015); the running statistics move towards the batch's, the variance
- *           unbiased, as in PyTorch's BatchNorm2d. They are parameters that no gradient reaches.
+ *           unbiased, as in PyTorch's BatchNorm2d. They are parameters that no gradient reaches; the
+ *           new ones go beside the old, and the update puts them in place with the weights.
  * Inference the running statistics in place of the batch's.
  * Shapes    x [N, C] or [N, H, W, C]; weight, bias, running_mean, running_var [C].
  * Streams   COMP_2.
@@ -73,7 +74,7 @@ static void batch_norm_forward(ren__emitter *e, uint32_t index)
         for (uint32_t i = 0; i < 2; i++) {
             e->saved[index][i] = ren__emit_local(e, n, ren__tensor_bytes(&channel));
             ren__emit_write(&t, 6 + i, e->saved[index][i], &channel);
-            ren__emit_write(&t, 8 + i, e->param_values[n->params[MEAN + i]], &channel);
+            ren__emit_write(&t, 8 + i, e->param_grads[n->params[MEAN + i]], &channel);
         }
     }
     ren__emit_task(e, &t);
