@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/golden/naive.h - the definitions of linear, convolution and pooling, written as loops.
  *
- * Purpose   A second opinion in double for shapes that the reference files do not have. Slow, plain,
- *           and independent of the library: each sums by the formula in ren.h.
+ * Purpose   A second opinion in double for shapes that the reference files do not have. Slow and
+ *           independent of the library: each sums by the formula in ren.h.
  * Layout    x, y NHWC; w OIHW or [out, in]. Gradients are added up from zero by the callee.
  */
 #ifndef REN_TEST_NAIVE_H

@@ -4,8 +4,8 @@
  * Purpose   For every operation that has a reference file: outputs and all gradients within the
  *           tolerance of the relative 2-norm. Outputs, workspace and unused memory are NaN before
  *           each launch. For the operations with shapes to vary, also random inputs against plain
- *           loops in double (naive.c). A wrong formula, a wrong layout, an element left unwritten or
- *           read from scratch memory makes these fail.
+ *           loops in double (naive.c). A wrong formula or layout, an element left unwritten or read
+ *           from scratch memory makes these fail.
  */
 #include "../support/test.h"
 #include "naive.h"
@@ -221,8 +221,8 @@ static void random_conv(naive_shape s, unsigned long long seed)
     }
 }
 
-/* Shapes without a reference file: oblong kernels, strides and dilations that differ by axis, groups
- * that are neither 1 nor the channels, sizes that leave a remainder, one input channel. */
+/* Shapes without a reference file: oblong kernels, strides and dilations that differ by axis,
+ * groups that are neither 1 nor the channels, sizes that leave a remainder, one input channel. */
 static void test_conv_random(void)
 {
     const naive_shape shapes[] = {
