@@ -169,7 +169,7 @@ ren_status ren__plan_close(ren__plan *plan);
 ren_status ren__plan_assign(ren__plan *plan);
 
 /* place.c: offsets of LOCAL roots by the sizes known now. */
-ren_status ren__plan_place(ren__plan *plan);
+ren_status ren__plan_place(ren__plan *plan, ren_error *err);
 
 /* resolve.c */
 void ren__plan_unresolve(ren__plan *plan);

@@ -89,7 +89,7 @@ static uint64_t keep_local(const ren__plan *plan, placer *p)
     return flat;
 }
 
-ren_status ren__plan_place(ren__plan *plan)
+ren_status ren__plan_place(ren__plan *plan, ren_error *err)
 {
     const ren__host_allocator *a = &plan->allocator;
     if (plan->value_count == 0) {
@@ -113,5 +113,5 @@ ren_status ren__plan_place(ren__plan *plan)
     }
     ren__host_free(a, p.bytes, plan->value_count, sizeof *p.bytes);
     ren__host_free(a, p.lives, plan->value_count, sizeof *p.lives);
-    return status;
+    return status == REN_OK ? REN_OK : REN__FAIL(err, status, "local values could not be placed");
 }

@@ -82,7 +82,7 @@ static ren_status run_steps(ren__plan *plan, const ren__task_graph *g, ren_error
         status = ren__plan_close(plan);
     }
     if (status == REN_OK) {
-        status = ren__plan_place(plan);
+        status = ren__plan_place(plan, err);
     }
     if (status == REN_ERR_NO_MEMORY) {
         return REN__FAIL(err, status, "no host memory for a plan of %u tasks", g->tasks.count);

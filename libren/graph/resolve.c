@@ -94,8 +94,7 @@ static ren_status place_saved(ren__plan *plan, ren_error *err)
             value->bytes = plan->nodes[value->saved_task].needs.saved_bytes;
         }
     }
-    ren_status status = ren__plan_place(plan);
-    return status == REN_OK ? REN_OK : REN__FAIL(err, status, "no host memory to place values");
+    return ren__plan_place(plan, err);
 }
 
 static ren_status take_memory(ren__plan *plan, ren_error *err)

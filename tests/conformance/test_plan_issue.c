@@ -170,7 +170,7 @@ static void add_sum(void)
 
 static void add_output(uint32_t root)
 {
-    ren__task t = new_task(REN__TASK_COPY, REN_STREAM_TRANS);
+    ren__task t = new_task(REN__TASK_COPY, any_stream());
     t.operand[0] = OUTPUT;
     t.operand[1] = root;
     t.operand_offset[0] = (uint64_t)root * BYTES;
@@ -341,7 +341,7 @@ static uint32_t run_issues(void)
 /* ------------------------------------------------------------------ cases */
 
 /* One to five lanes, both policies, streams held back at random. Fails if a wait, the fork or the
- * join is missing, if memory is shared too soon, or if an issue overtakes the one before. */
+ * join is missing, or if an issue overtakes the one before. */
 static void test_issue_any_lanes_any_policy(void)
 {
     uint32_t wrong = 0;
