@@ -259,15 +259,16 @@ $(B)/obj/%.o: %.cpp $(B)/flags
 	$(call say,CXX)
 	$(Q)$(CXX) $(CPPFLAGS_ALL) $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
 
+# Made aside and moved into place, so that a link at the same time sees the old one or the new one.
+archive = $(Q)rm -f $@.$$$$ && $(AR) rcs $@.$$$$ $(1) && mv -f $@.$$$$ $@
+
 $(LIBREN_A): $(LIB_OBJECTS) $(B)/LIB.list
-	@rm -f $@
 	$(call say,AR)
-	$(Q)$(AR) rcs $@ $(LIB_OBJECTS)
+	$(call archive,$(LIB_OBJECTS))
 
 $(LIBREN_TEST_A): $(LIB_OBJECTS) $(TEST_OBJECTS) $(B)/LIB.list $(B)/TEST.list
-	@rm -f $@
 	$(call say,AR)
-	$(Q)$(AR) rcs $@ $(LIB_OBJECTS) $(TEST_OBJECTS)
+	$(call archive,$(LIB_OBJECTS) $(TEST_OBJECTS))
 
 $(LIBREN_SO): $(LIB_OBJECTS) host_api/ren.map $(B)/LIB.list
 	$(call say,LINK)
