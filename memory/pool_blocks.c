@@ -153,12 +153,10 @@ static void list_remove(ren__pool_blocks *b, uint32_t index)
     r->state = REN__POOL_LIVE;
 }
 
-/* The first class in use from `from` on, or REN__POOL_CLASSES. */
+/* The first class in use from `from` on, or REN__POOL_CLASSES. `from` is at most one more than the
+ * class of the largest size, 431. */
 static uint32_t next_class(const ren__pool_lists *lists, uint32_t from)
 {
-    if (from >= REN__POOL_CLASSES) {
-        return REN__POOL_CLASSES;
-    }
     uint32_t word = from / 64;
     uint64_t bits = lists->used[word] & (~0ull << (from % 64));
     while (bits == 0) {
