@@ -4,9 +4,11 @@
  * Purpose   Operations in which every output element depends on the inputs at its own place.
  *           Bound by memory: 16 bytes an access where all addresses allow it.
  * Threads   launchers: any; see kernels.h.
- * Dropout   Random bits are Philox4x32-10 (Salmon et al. 2011), a function of seed, layer, step and
- *           element alone, so the backward pass draws the same mask again, a replayed graph draws
- *           a new one each step, and the CPU device draws the same.
+ * Dropout   Random words are Philox4x32-10 (Salmon et al. 2011): element i uses word i % 4 of the
+ *           block with counter (i / 4, layer, step) under the key `seed`, and is kept when the
+ *           word's upper 24 bits, as a fraction, are at least the probability. So the backward
+ *           pass draws the same mask again, a replayed graph draws a new one each step, and the
+ *           CPU device draws the same.
  */
 #include "launch.cuh"
 
@@ -160,15 +162,15 @@ static __global__ void dropout_kernel(dropout_params p)
     uint64_t seed = p.control->seed;
     uint64_t step = p.control->step;
     for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
-        uint64_t four = i / 4u;
-        uint32_t bits[4] = {(uint32_t)four, (uint32_t)(four >> 32) ^ ((uint32_t)(step >> 32) << 16),
-                            p.layer, (uint32_t)step};
+        uint64_t block = i / 4u;
+        uint32_t word[4] = {(uint32_t)block,
+                            (uint32_t)(block >> 32) ^ ((uint32_t)(step >> 32) << 16), p.layer,
+                            (uint32_t)step};
         float v[4];
-        philox(bits, (uint32_t)seed, (uint32_t)(seed >> 32));
+        philox(word, (uint32_t)seed, (uint32_t)(seed >> 32));
         ren__load4(p.x, i, p.n, p.vector, v);
         for (int k = 0; k < 4; k++) {
-            /* 24 bits, so that the uniform number is exact in f32. */
-            float uniform = (float)(bits[k] >> 8) * (1.0f / 16777216.0f);
+            float uniform = (float)(word[k] >> 8) * (1.0f / 16777216.0f);
             v[k] = uniform >= p.probability ? v[k] * p.scale : 0.0f;
         }
         ren__store4(p.y, i, p.n, p.vector, v);
@@ -178,10 +180,15 @@ static __global__ void dropout_kernel(dropout_params p)
 cudaError_t ren__cuda_k_dropout(cudaStream_t stream, float probability, uint32_t layer,
                                 const ren__control *control, const float *x, float *y, uint64_t n)
 {
-    dropout_params p = {control,     x,
-                        y,           n,
-                        probability, 1.0f / (1.0f - probability),
-                        layer,       ren__aligned16(x) && ren__aligned16(y)};
+    dropout_params p;
+    p.control = control;
+    p.x = x;
+    p.y = y;
+    p.n = n;
+    p.probability = probability;
+    p.layer = layer;
+    p.scale = 1.0f / (1.0f - probability);
+    p.vector = ren__aligned16(x) && ren__aligned16(y);
     return REN_LAUNCH(dropout_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS), REN_THREADS,
                       stream, p);
 }

@@ -122,4 +122,26 @@ static __device__ __forceinline__ float ren__block_sum(float v, float shared[32]
     return ren__warp_sum(lane < warps ? shared[lane] : 0.0f);
 }
 
+/* The same in f64, for sums of squares, which f32 may not be able to hold. */
+static __device__ __forceinline__ double ren__warp_sum_f64(double v)
+{
+    for (uint32_t distance = REN_WARP / 2u; distance > 0; distance /= 2u) {
+        v += __shfl_xor_sync(0xffffffffu, v, distance);
+    }
+    return v;
+}
+
+static __device__ __forceinline__ double ren__block_sum_f64(double v, double shared[32])
+{
+    uint32_t warps = blockDim.x / REN_WARP;
+    uint32_t lane = threadIdx.x % REN_WARP;
+    v = ren__warp_sum_f64(v);
+    __syncthreads();
+    if (lane == 0) {
+        shared[threadIdx.x / REN_WARP] = v;
+    }
+    __syncthreads();
+    return ren__warp_sum_f64(lane < warps ? shared[lane] : 0.0);
+}
+
 #endif

@@ -6,6 +6,9 @@
  * Formula   Cross entropy with smoothing s over C classes, p = softmax(x):
  *             loss = -(1 - s) log p[label] - s / C sum_j log p[j]
  *             dx_j = (p_j - (1 - s) [j = label] - s / C) / N
+ *           With m the largest logit, log sum exp(x) = m + log1p(sum of exp(x_j - m) over the others),
+ *           so -log p[j] = (m - x_j) + log1p(...) keeps its digits for a confident label as well as
+ *           for a hopeless one.
  *           A label outside 0..C-1 adds no loss and no gradient, and counts as a row of the mean.
  */
 #include "launch.cuh"
@@ -56,34 +59,40 @@ static __global__ void xent_forward_kernel(xent_params p)
     uint64_t classes = row < p.rows ? p.classes : 0u; /* whole warps idle, none leaves early */
     const float *x = p.in + (row < p.rows ? row : 0u) * p.classes;
     float most = -INFINITY;
-    float sum = 0.0f;
-    float plain = 0.0f;
-    float log_sum;
+    float others = 0.0f;
+    float below = 0.0f;
+    float tops = 0.0f;
+    float rest;
     for (uint64_t j = lane; j < classes; j += REN_WARP) {
         most = fmaxf(most, x[j]);
     }
     most = ren__warp_max(most);
     for (uint64_t j = lane; j < classes; j += REN_WARP) {
-        sum += expf(x[j] - most);
-        plain += x[j] - most;
+        if (x[j] == most) {
+            tops += 1.0f;
+        } else {
+            others += expf(x[j] - most);
+        }
+        below += most - x[j];
     }
-    sum = ren__warp_sum(sum);
-    plain = ren__warp_sum(plain);
+    tops = ren__warp_sum(tops);
+    others = ren__warp_sum(others) + (tops - 1.0f);
+    below = ren__warp_sum(below);
     if (row >= p.rows) {
         return;
     }
     for (uint64_t j = lane; j < classes; j += REN_WARP) {
-        p.out[row * p.classes + j] = expf(x[j] - most) / sum;
+        p.out[row * p.classes + j] = expf(x[j] - most) / (1.0f + others);
     }
-    log_sum = logf(sum);
     if (lane == 0) {
         int32_t label = p.labels[row];
         float loss = 0.0f;
+        rest = log1pf(others);
         if (label >= 0 && (uint64_t)label < p.classes) {
-            float uniform = plain / (float)p.classes - log_sum; /* mean of log p */
-            loss = -(1.0f - p.smoothing) * (x[label] - most - log_sum);
-            if (p.smoothing > 0.0f) { /* 0 times an infinite logarithm would be NaN */
-                loss -= p.smoothing * uniform;
+            loss = most - x[label] + rest;
+            if (p.smoothing > 0.0f) { /* 0 times an infinite distance would be NaN */
+                loss =
+                    (1.0f - p.smoothing) * loss + p.smoothing * (below / (float)p.classes + rest);
             }
         }
         p.row_loss[row] = loss;

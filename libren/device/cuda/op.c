@@ -92,7 +92,11 @@ ren_status ren__cuda_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
                                void *const operands[REN__OPERANDS], void *workspace)
 {
     ren__cuda_scope scope;
-    ren_status status = ren__cuda_enter(dev, &scope);
+    ren_status status;
+    if (lane != op->lane) {
+        return REN_ERR_INVALID_ARGUMENT; /* its library handle is bound to another stream */
+    }
+    status = ren__cuda_enter(dev, &scope);
     if (status != REN_OK) {
         return status;
     }

@@ -324,6 +324,11 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
         return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
                                "operation kind %d takes f32 only", (int)desc->kind);
     }
+    if (desc->dynamic_scale && (desc->kind == REN__OP_XENT_BWD || desc->kind == REN__OP_MSE_BWD ||
+                                desc->kind == REN__OP_HUBER_BWD)) {
+        return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
+                               "losses have no operand for a dynamic loss scale");
+    }
     op->launch = table[desc->kind].launch;
     needs->commands = table[desc->kind].commands;
     needs->workspace_bytes = workspace_of(op);

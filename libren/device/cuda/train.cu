@@ -29,29 +29,27 @@ static uint32_t parts_of(uint64_t n)
 
 typedef struct check_params {
     ren__update u;
-    float *parts; /* sums of squares, then as many flags */
+    double *parts; /* sums of squares */
     uint32_t count;
     int vector;
 } check_params;
 
+/* The square of a finite f32 is finite in f64, and so is every sum of them that fits memory: a sum
+ * that is not finite had an inf or NaN in it. */
 static __global__ void check_kernel(check_params p)
 {
-    __shared__ float shared[32];
-    float sum = 0.0f;
-    float bad = 0.0f;
+    __shared__ double shared[32];
+    double sum = 0.0;
     for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
         float g[4];
         ren__load4(p.u.gradient, i, p.u.n, p.vector, g);
         for (int k = 0; k < 4; k++) {
-            sum += g[k] * g[k];
-            bad = isfinite(g[k]) ? bad : 1.0f;
+            sum += (double)g[k] * (double)g[k];
         }
     }
-    sum = ren__block_sum(sum, shared);
-    bad = ren__block_sum(bad, shared);
+    sum = ren__block_sum_f64(sum, shared);
     if (threadIdx.x == 0) {
         p.parts[blockIdx.x] = sum;
-        p.parts[p.count + blockIdx.x] = bad;
     }
 }
 
@@ -62,25 +60,23 @@ static __device__ __forceinline__ float divisor_of(const ren__update *u)
 
 static __global__ void check_join_kernel(check_params p)
 {
-    __shared__ float shared[32];
-    float sum = threadIdx.x < p.count ? p.parts[threadIdx.x] : 0.0f;
-    float bad = threadIdx.x < p.count ? p.parts[p.count + threadIdx.x] : 0.0f;
-    sum = ren__block_sum(sum, shared);
-    bad = ren__block_sum(bad, shared);
+    __shared__ double shared[32];
+    double sum = threadIdx.x < p.count ? p.parts[threadIdx.x] : 0.0;
+    sum = ren__block_sum_f64(sum, shared);
     if (threadIdx.x == 0) {
-        p.u.state->found_inf = bad > 0.0f ? 1u : 0u;
-        p.u.state->grad_norm = sqrtf(sum) / divisor_of(&p.u);
+        p.u.state->found_inf = isfinite(sum) ? 0u : 1u;
+        p.u.state->grad_norm = (float)(sqrt(sum) / (double)divisor_of(&p.u));
     }
 }
 
 uint64_t ren__cuda_k_check_scratch(uint64_t n)
 {
-    return 2u * parts_of(n) * sizeof(float);
+    return parts_of(n) * sizeof(double);
 }
 
 cudaError_t ren__cuda_k_check(cudaStream_t stream, const ren__update *u, void *partial)
 {
-    check_params p = {*u, (float *)partial, parts_of(u->n), ren__aligned16(u->gradient)};
+    check_params p = {*u, (double *)partial, parts_of(u->n), ren__aligned16(u->gradient)};
     cudaError_t code = REN_LAUNCH(check_kernel, p.count, REN_THREADS, stream, p);
     if (code == cudaSuccess) {
         code = REN_LAUNCH(check_join_kernel, 1u, JOIN, stream, p);
@@ -111,7 +107,8 @@ static __global__ void advance_kernel(ren__update u)
 
 cudaError_t ren__cuda_k_advance(cudaStream_t stream, const ren__update *u)
 {
-    return REN_LAUNCH(advance_kernel, 1u, 1u, stream, *u);
+    ren__update p = *u;
+    return REN_LAUNCH(advance_kernel, 1u, 1u, stream, p);
 }
 
 /* ------------------------------------------------------------------ updates */
@@ -127,8 +124,8 @@ static __device__ __forceinline__ float factor_of(const ren__update *u)
     float factor = 1.0f / divisor_of(u);
     float clip = u->control->clip_norm;
     float norm = u->state->grad_norm;
-    if (clip > 0.0f && norm > clip) {
-        factor *= clip / (norm + CLIP_EPS);
+    if (clip > 0.0f) {
+        factor *= fminf(clip / (norm + CLIP_EPS), 1.0f);
     }
     return factor;
 }
@@ -136,6 +133,7 @@ static __device__ __forceinline__ float factor_of(const ren__update *u)
 static __global__ void sgd_kernel(update_params p)
 {
     const ren__control c = *p.u.control;
+    float momentum = p.u.first ? c.momentum : 0.0f; /* no velocity is kept without momentum */
     float factor = factor_of(&p.u);
     if (p.u.state->found_inf) {
         return;
@@ -143,16 +141,20 @@ static __global__ void sgd_kernel(update_params p)
     for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
         float g[4];
         float w[4];
-        float v[4];
+        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         ren__load4(p.u.gradient, i, p.u.n, p.vector, g);
         ren__load4(p.u.parameter, i, p.u.n, p.vector, w);
-        ren__load4(p.u.first, i, p.u.n, p.vector, v);
+        if (p.u.first) {
+            ren__load4(p.u.first, i, p.u.n, p.vector, v);
+        }
         for (int k = 0; k < 4; k++) {
             float gradient = g[k] * factor + c.weight_decay * w[k];
-            v[k] = c.momentum * v[k] + gradient;
-            w[k] -= c.learning_rate * (c.nesterov ? gradient + c.momentum * v[k] : v[k]);
+            v[k] = momentum * v[k] + gradient;
+            w[k] -= c.learning_rate * (c.nesterov ? gradient + momentum * v[k] : v[k]);
         }
-        ren__store4(p.u.first, i, p.u.n, p.vector, v);
+        if (p.u.first) {
+            ren__store4(p.u.first, i, p.u.n, p.vector, v);
+        }
         ren__store4(p.u.parameter, i, p.u.n, p.vector, w);
     }
 }
@@ -170,7 +172,7 @@ static __global__ void adam_kernel(update_params p)
         return;
     }
     if (threadIdx.x == 0) { /* in f64: near 1 the powers would lose their digits */
-        double t = (double)p.u.state->applied;
+        double t = (double)(p.u.state->applied ? p.u.state->applied : 1u);
         correction[0] = (float)(1.0 - pow((double)c.beta1, t));
         correction[1] = (float)sqrt(1.0 - pow((double)c.beta2, t));
     }
@@ -241,29 +243,28 @@ cudaError_t ren__cuda_k_update(cudaStream_t stream, const ren__update *u)
 
 typedef struct lars_params {
     ren__update u;
-    float *parts; /* sums of squares of the parameter, then of the gradient */
+    double *parts; /* sums of squares of the parameter, then of the gradient */
     uint32_t count;
     int vector;
 } lars_params;
 
 static __global__ void lars_norm_kernel(lars_params p)
 {
-    __shared__ float shared[32];
-    float factor = factor_of(&p.u);
-    float of_w = 0.0f;
-    float of_g = 0.0f;
+    __shared__ double shared[32];
+    double of_w = 0.0;
+    double of_g = 0.0;
     for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
         float g[4];
         float w[4];
         ren__load4(p.u.gradient, i, p.u.n, p.vector, g);
         ren__load4(p.u.parameter, i, p.u.n, p.vector, w);
         for (int k = 0; k < 4; k++) {
-            of_w += w[k] * w[k];
-            of_g += g[k] * factor * (g[k] * factor);
+            of_w += (double)w[k] * (double)w[k];
+            of_g += (double)g[k] * (double)g[k];
         }
     }
-    of_w = ren__block_sum(of_w, shared);
-    of_g = ren__block_sum(of_g, shared);
+    of_w = ren__block_sum_f64(of_w, shared);
+    of_g = ren__block_sum_f64(of_g, shared);
     if (threadIdx.x == 0) {
         p.parts[blockIdx.x] = of_w;
         p.parts[p.count + blockIdx.x] = of_g;
@@ -272,19 +273,24 @@ static __global__ void lars_norm_kernel(lars_params p)
 
 static __global__ void lars_update_kernel(lars_params p)
 {
-    __shared__ float shared[32];
+    __shared__ double shared[32];
     const ren__control c = *p.u.control;
     float factor = factor_of(&p.u);
-    float of_w = threadIdx.x < p.count ? p.parts[threadIdx.x] : 0.0f;
-    float of_g = threadIdx.x < p.count ? p.parts[p.count + threadIdx.x] : 0.0f;
+    double of_w = threadIdx.x < p.count ? p.parts[threadIdx.x] : 0.0;
+    double of_g = threadIdx.x < p.count ? p.parts[p.count + threadIdx.x] : 0.0;
+    float w_norm;
+    float g_norm;
     float rate;
-    of_w = sqrtf(ren__block_sum(of_w, shared)); /* each block joins the parts in the same order */
-    of_g = sqrtf(ren__block_sum(of_g, shared));
+    /* Each block joins the parts, in the same order. */
+    w_norm = (float)sqrt(ren__block_sum_f64(of_w, shared));
+    g_norm = (float)sqrt(ren__block_sum_f64(of_g, shared)) * factor;
     if (p.u.state->found_inf) {
         return;
     }
-    rate = of_w > 0.0f && of_g > 0.0f ? c.lars_eta * of_w / (of_g + c.weight_decay * of_w + c.eps)
-                                      : 1.0f;
+    rate = 1.0f;
+    if (w_norm > 0.0f && g_norm > 0.0f) {
+        rate = c.lars_eta * w_norm / (g_norm + c.weight_decay * w_norm + c.eps);
+    }
     rate *= c.learning_rate;
     for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
         float g[4];
@@ -304,12 +310,12 @@ static __global__ void lars_update_kernel(lars_params p)
 
 uint64_t ren__cuda_k_lars_scratch(uint64_t n)
 {
-    return 2u * parts_of(n) * sizeof(float);
+    return 2u * parts_of(n) * sizeof(double);
 }
 
 cudaError_t ren__cuda_k_lars(cudaStream_t stream, const ren__update *u, void *partial)
 {
-    lars_params p = {*u, (float *)partial, parts_of(u->n), aligned(u)};
+    lars_params p = {*u, (double *)partial, parts_of(u->n), aligned(u)};
     cudaError_t code = REN_LAUNCH(lars_norm_kernel, p.count, REN_THREADS, stream, p);
     if (code == cudaSuccess) {
         code = REN_LAUNCH(lars_update_kernel, ren__blocks(u->n, REN_THREADS * 4u, REN_MAX_BLOCKS),

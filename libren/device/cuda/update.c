@@ -31,6 +31,8 @@ static ren__update update_of(const ren__op *op, void *const o[REN__OPERANDS])
         u.parameter = NULL;
         break;
     case REN__OP_SGD:
+        u.first = op->desc.operand[4].rank ? o[4] : NULL;
+        break;
     case REN__OP_LARS:
         u.first = o[4];
         break;
