@@ -248,41 +248,76 @@ static const char *micros(uint64_t ns, char out[32])
     return out;
 }
 
-static void write_record(output *out, const trace_record *r, uint64_t base_ns)
+/* The last span of each stream's track. */
+typedef struct streams {
+    uint64_t begin_ns[REN__TRACK_COUNT];
+    uint64_t end_ns[REN__TRACK_COUNT];
+} streams;
+
+static bool is_stream(uint32_t track)
 {
-    char name[2 * REN__TRACE_NAME_BYTES], from[32], length[32];
+    return track >= REN__TRACK_STREAM && track < REN__TRACK_COMPLETION;
+}
+
+/* A stream runs one job at a time, so a job that was launched while an earlier one ran began, at
+ * the earliest, when that one ended. Its span is cut so, since spans of one track must not cross;
+ * an arrow to it follows. Records of one stream are in the order of their ends. */
+static void fit_streams(streams *s, const trace_record *r, uint64_t *begin, uint64_t *end)
+{
+    if (r->kind == RECORD_SPAN && is_stream(r->track)) {
+        uint64_t free_from = s->end_ns[r->track];
+        *begin = *begin > free_from ? *begin : free_from;
+        *end = *end > *begin ? *end : *begin;
+        s->begin_ns[r->track] = *begin;
+        s->end_ns[r->track] = *end;
+    } else if (r->kind == RECORD_FLOW && is_stream(r->to_track)) {
+        *end = *end > s->begin_ns[r->to_track] ? *end : s->begin_ns[r->to_track];
+    }
+}
+
+/* A number, or text for those that a reader's floating point would round. */
+static const char *argument(uint64_t value, char out[32])
+{
+    (void)snprintf(out, 32, value >> 53 ? "\"0x%016" PRIx64 "\"" : "%" PRIu64, value);
+    return out;
+}
+
+static void write_record(output *out, streams *s, const trace_record *r, uint64_t base_ns)
+{
+    char name[2 * REN__TRACE_NAME_BYTES], from[32], length[32], value[32];
     uint64_t begin = r->begin_ns > base_ns ? r->begin_ns - base_ns : 0;
     uint64_t end = r->end_ns > base_ns ? r->end_ns - base_ns : 0;
-    if (end < begin) {
-        end = begin;
-    }
+    end = end > begin ? end : begin;
+    fit_streams(s, r, &begin, &end);
     (void)escaped(r->name, name);
     (void)micros(begin, from);
+    (void)argument(r->value, value);
     if (r->kind == RECORD_SPAN) {
         emit(out,
              "{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"ren\",\"name\":\"%s\",\"ts\":%s,"
-             "\"dur\":%s,\"args\":{\"value\":%" PRIu64 "}},\n",
-             r->track + 1u, name, from, micros(end - begin, length), r->value);
+             "\"dur\":%s,\"args\":{\"value\":%s}},\n",
+             r->track + 1u, name, from, micros(end - begin, length), value);
     } else if (r->kind == RECORD_INSTANT) {
         emit(out,
              "{\"ph\":\"i\",\"s\":\"t\",\"pid\":1,\"tid\":%u,\"cat\":\"ren\",\"name\":\"%s\","
-             "\"ts\":%s,\"args\":{\"value\":%" PRIu64 "}},\n",
-             r->track + 1u, name, from, r->value);
+             "\"ts\":%s,\"args\":{\"value\":%s}},\n",
+             r->track + 1u, name, from, value);
     } else {
         emit(out,
-             "{\"ph\":\"s\",\"pid\":1,\"tid\":%u,\"cat\":\"flow\",\"name\":\"%s\",\"id\":%" PRIu64
-             ",\"ts\":%s},\n",
-             r->track + 1u, name, r->value, from);
+             "{\"ph\":\"s\",\"pid\":1,\"tid\":%u,\"cat\":\"flow\",\"name\":\"%s\",\"id\":%s,"
+             "\"ts\":%s},\n",
+             r->track + 1u, name, value, from);
         emit(out,
              "{\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":%u,\"cat\":\"flow\",\"name\":\"%s\","
-             "\"id\":%" PRIu64 ",\"ts\":%s},\n",
-             r->to_track + 1u, name, r->value, micros(end, length));
+             "\"id\":%s,\"ts\":%s},\n",
+             r->to_track + 1u, name, value, micros(end, length));
     }
 }
 
 static int write_file(ren__trace *t)
 {
     output out = {.fd = t->fd};
+    streams ends = {{0}, {0}};
     uint64_t claimed = atomic_load_explicit(&t->claimed, memory_order_relaxed);
     uint64_t count = claimed < t->capacity ? claimed : t->capacity;
     uint64_t lost = claimed - count;
@@ -291,7 +326,7 @@ static int write_file(ren__trace *t)
     for (uint64_t i = 0; i < count; i++) {
         if (atomic_load_explicit(&t->records[i].ready,
                                  memory_order_acquire)) { /* partner: record */
-            write_record(&out, &t->records[i], t->begin_ns);
+            write_record(&out, &ends, &t->records[i], t->begin_ns);
         } else {
             lost++;
         }

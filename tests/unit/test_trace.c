@@ -159,9 +159,39 @@ static void test_end_writes_file(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"s\",\"pid\":1,\"tid\":1,"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":28,"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"a name that is longer than a record has\""));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":18446744073709551615"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":\"0xffffffffffffffff\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"lost_records\":\"0\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "{\"name\":\"stream COMP_1\"}"));
+    free(text);
+    scene_close(&s);
+}
+
+/* Proves: spans of one stream that were launched while an earlier one ran do not cross it in the
+ * file, and the arrow to such a span points at it. Fails if the file shows a stream running two
+ * jobs at once. */
+static void test_end_cuts_stream_spans(void)
+{
+    const uint32_t track = REN__TRACK_STREAM + REN_STREAM_TRANS;
+    scene s;
+    scene_open(&s);
+    scene_begin(&s, 16);
+    uint64_t t0 = ren__now_ns() + 1000;
+    ren__trace_span(&s.slot, track, "first", t0, t0 + 5000, 1);
+    ren__trace_span(&s.slot, track, "second", t0 + 1000, t0 + 7000, 2);
+    ren__trace_flow(&s.slot, REN__TRACK_SUBMITTER, t0 + 1000, track, t0 + 1000, 2);
+    ren__trace_span(&s.slot, track, "third", t0 + 2000, t0 + 7000, 3);
+    ren__trace_span(&s.slot, track + 1, "elsewhere", t0, t0 + 9000, 4);
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+    char *text = read_file(s.path);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":5.000,\"args\":{\"value\":1}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":2.000,\"args\":{\"value\":2}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":0.000,\"args\":{\"value\":3}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":9.000,\"args\":{\"value\":4}"));
+    const char *second = strstr(text, "\"name\":\"second\",\"ts\":");
+    const char *arrow = strstr(text, "\"ph\":\"f\"");
+    arrow = arrow ? strstr(arrow, "\"ts\":") : NULL;
+    CU_ASSERT_FATAL(second && arrow);
+    CU_ASSERT_EQUAL(atof(second + 21), atof(arrow + 5));
     free(text);
     scene_close(&s);
 }
@@ -358,14 +388,71 @@ static void test_begin_end_under_load(void)
     scene_close(&c.s);
 }
 
+/* ------------------------------------------------------------------ a runtime's trace */
+
+static void count_done(const ren_completion *c, void *user)
+{
+    *(unsigned *)user += c->status == REN_OK;
+}
+
+/* Proves: ren_trace_begin and ren_trace_end check their arguments, one trace is open at a time, and
+ * the file tells of each job its post, its time on its stream and its callback. */
+static void test_trace_of_a_runtime(void)
+{
+    scene s;
+    ren_runtime *rt = NULL;
+    ren_runtime_config config = ren_runtime_config_default();
+    ren_job_desc desc = ren_job_desc_default();
+    ren_error err = {0};
+    unsigned done = 0;
+    scene_open(&s);
+    config.device = REN_DEVICE_CPU;
+    CU_ASSERT_EQUAL_FATAL(ren_runtime_create(&config, &rt, NULL), REN_OK);
+    CU_ASSERT_EQUAL(ren_trace_begin(NULL, s.path, &err), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(ren_trace_begin(rt, NULL, &err), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(ren_trace_begin(rt, "", NULL), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(ren_trace_end(NULL), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(ren_trace_end(rt), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_EQUAL(ren_trace_begin(rt, s.path, &err), REN_OK);
+    CU_ASSERT_EQUAL(ren_trace_begin(rt, s.path, &err), REN_ERR_BUSY);
+    desc.kind = REN_JOB_BARRIER;
+    desc.stream = REN_STREAM_COMP_2;
+    desc.channel = 3;
+    desc.done = count_done;
+    desc.user = &done;
+    for (int i = 0; i < 5; i++) {
+        CU_ASSERT_EQUAL(ren_post(rt, &desc, NULL), REN_OK);
+    }
+    while (done < 5) {
+        CU_ASSERT_EQUAL_FATAL(ren_wait_any(rt, REN_TIMEOUT_INFINITE), REN_OK);
+        CU_ASSERT_EQUAL_FATAL(ren_pump(rt, 3, 0, 0, NULL), REN_OK);
+    }
+    CU_ASSERT_EQUAL(ren_trace_end(rt), REN_OK);
+    char *text = read_file(s.path);
+    CU_ASSERT_TRUE(is_json(text));
+    CU_ASSERT_EQUAL(count_of(text, "\"tid\":1,\"cat\":\"ren\",\"name\":\"post\""), 5);
+    CU_ASSERT_EQUAL(count_of(text, "\"tid\":5,\"cat\":\"ren\",\"name\":\"barrier\""), 5);
+    CU_ASSERT_EQUAL(count_of(text, "\"tid\":16,\"cat\":\"ren\",\"name\":\"callback\""), 5);
+    free(text);
+    /* A runtime that ends with its trace open writes it. */
+    CU_ASSERT_EQUAL(ren_trace_begin(rt, s.path, &err), REN_OK);
+    CU_ASSERT_EQUAL(ren_runtime_shutdown(rt, 5000000000u), REN_OK);
+    text = read_file(s.path);
+    CU_ASSERT_TRUE(is_json(text));
+    free(text);
+    scene_close(&s);
+}
+
 static const ren_test_case cases[] = {
     {"test_record_while_closed", test_record_while_closed},
     {"test_end_writes_file", test_end_writes_file},
+    {"test_end_cuts_stream_spans", test_end_cuts_stream_spans},
     {"test_record_when_full", test_record_when_full},
     {"test_begin_again", test_begin_again},
     {"test_begin_and_end_fail", test_begin_and_end_fail},
     {"test_end_under_a_writer", test_end_under_a_writer},
     {"test_begin_end_under_load", test_begin_end_under_load},
+    {"test_trace_of_a_runtime", test_trace_of_a_runtime},
 };
 
 int main(int argc, char **argv)
