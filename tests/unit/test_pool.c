@@ -17,6 +17,16 @@
 #define MIB  (1024ull * KIB)
 #define SLAB (64 * KIB)
 
+enum {
+    RECORDS = 32, /* where they are to run out */
+    STEP_BLOCKS = 40,
+    STEPS = 1000,
+    TRACE_SLOTS = 1024,
+    TRACE_EVENTS = 100000,
+    SWEEP_SLOTS = 24,
+    SWEEP_EVENTS = 400
+};
+
 typedef struct fixture {
     pool_device device;
     ren__pool *pool;
@@ -519,19 +529,16 @@ static void test_alloc_device_lost(void)
  * live blocks always fit, and that the pool goes on after frees. Fails on a lost record. */
 static void test_alloc_max_blocks(void)
 {
-    enum {
-        BLOCKS = 32
-    };
     fixture f;
-    ren__block live[BLOCKS], got;
-    begin_sized(&f, 0, SLAB, BLOCKS);
+    ren__block live[RECORDS], got;
+    begin_sized(&f, 0, SLAB, RECORDS);
     for (int round = 0; round < 3; round++) {
         uint32_t count = 0;
         ren_status status = REN_OK;
-        while (count < BLOCKS && (status = take(&f, 0, 256, 1, &live[count])) == REN_OK) {
+        while (count < RECORDS && (status = take(&f, 0, 256, 1, &live[count])) == REN_OK) {
             count++;
         }
-        CU_ASSERT_EQUAL(count, BLOCKS - 1); /* the last record is the rest of the slab */
+        CU_ASSERT_EQUAL(count, RECORDS - 1); /* the last record is the rest of the slab */
         CU_ASSERT_EQUAL(status, REN_ERR_QUEUE_FULL);
         /* Every second one: the worst pattern, no two free blocks are neighbours. */
         for (uint32_t i = 0; i < count; i += 2) {
@@ -603,24 +610,20 @@ static void test_reserve_and_trim(void)
  * asked for again, or if reuse depends on luck. */
 static void test_steady_state_no_upstream_calls(void)
 {
-    enum {
-        BLOCKS = 40,
-        STEPS = 1000
-    };
     fixture f;
     begin_sized(&f, 0, 1 * MIB, 1024);
     f.device.blind = 1;
     uint64_t calls = 0;
     for (unsigned step = 0; step < STEPS; step++) {
-        ren__block live[BLOCKS];
-        for (uint32_t i = 0; i < BLOCKS; i++) {
+        ren__block live[STEP_BLOCKS];
+        for (uint32_t i = 0; i < STEP_BLOCKS; i++) {
             live[i] = must_take(&f, i % 5, (uint64_t)1000 << (i * 7 % 11));
             if (i % 3 == 2) {
                 give(&f, &live[i - 1], (i - 1) % 5, 1u << (i % 5) | 1u << ((i + 2) % 5));
             }
         }
-        for (uint32_t i = 0; i < BLOCKS; i++) {
-            if (i % 3 != 1 || i == BLOCKS - 1) {
+        for (uint32_t i = 0; i < STEP_BLOCKS; i++) {
+            if (i % 3 != 1 || i == STEP_BLOCKS - 1) {
                 give(&f, &live[i], i % 5, 1u << (i % 5));
             }
         }
@@ -649,14 +652,10 @@ static uint64_t trace_size(unsigned long long *random)
  * */
 static void test_fragmentation_bound(void)
 {
-    enum {
-        SLOTS = 1024,
-        EVENTS = 100000
-    };
     static const uint32_t lane_counts[] = {2, 5};
     for (size_t v = 0; v < REN_TEST_COUNT(lane_counts); v++) {
-        static ren__block live[SLOTS];
-        static uint64_t asked[SLOTS];
+        static ren__block live[TRACE_SLOTS];
+        static uint64_t asked[TRACE_SLOTS];
         uint32_t lanes = lane_counts[v];
         unsigned long long random = 12345 + v;
         uint64_t live_bytes = 0, peak = 0;
@@ -664,10 +663,12 @@ static void test_fragmentation_bound(void)
         memset(asked, 0, sizeof asked);
         begin_sized(&f, 0, 0, 8192);
         f.device.blind = 1;
-        for (unsigned event = 0; event < EVENTS; event++) {
+        for (unsigned event = 0; event < TRACE_EVENTS; event++) {
             uint32_t phase = event / 5000 % 4;
-            uint32_t slots = phase == 0 ? SLOTS : phase == 2 ? SLOTS / 4 : SLOTS / 2;
-            uint32_t slot = (uint32_t)(ren_test_random(&random) % SLOTS);
+            uint32_t slots = phase == 0   ? TRACE_SLOTS
+                             : phase == 2 ? TRACE_SLOTS / 4
+                                          : TRACE_SLOTS / 2;
+            uint32_t slot = (uint32_t)(ren_test_random(&random) % TRACE_SLOTS);
             uint32_t lane = (uint32_t)(ren_test_random(&random) % lanes);
             if (asked[slot]) {
                 uint32_t other = (uint32_t)(ren_test_random(&random) % lanes);
@@ -689,7 +690,7 @@ static void test_fragmentation_bound(void)
         printf("  %u lanes: peak live %.1f MiB, peak reserved %.1f MiB, factor %.3f\n", lanes,
                (double)peak / (double)MIB, (double)f.device.most_bytes / (double)MIB, factor);
         CU_ASSERT(factor <= 1.5);
-        for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        for (uint32_t slot = 0; slot < TRACE_SLOTS; slot++) {
             if (asked[slot]) {
                 give(&f, &live[slot], 0, 0);
             }
@@ -704,16 +705,12 @@ static void test_fragmentation_bound(void)
  * is checked to have changed nothing that is live; returns the refusals. */
 static unsigned sweep_scenario(fixture *f)
 {
-    enum {
-        SLOTS = 24,
-        EVENTS = 400
-    };
-    ren__block live[SLOTS];
-    int is_live[SLOTS] = {0};
+    ren__block live[SWEEP_SLOTS];
+    int is_live[SWEEP_SLOTS] = {0};
     unsigned long long random = 99;
     unsigned refusals = 0;
-    for (unsigned event = 0; event < EVENTS; event++) {
-        uint32_t slot = (uint32_t)(ren_test_random(&random) % SLOTS);
+    for (unsigned event = 0; event < SWEEP_EVENTS; event++) {
+        uint32_t slot = (uint32_t)(ren_test_random(&random) % SWEEP_SLOTS);
         uint32_t lane = (uint32_t)(ren_test_random(&random) % REN__POOL_LANES);
         uint64_t bytes = trace_size(&random) / 16 + 1;
         if (is_live[slot]) {
@@ -732,7 +729,7 @@ static unsigned sweep_scenario(fixture *f)
         }
         check_ledger(f);
     }
-    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+    for (uint32_t slot = 0; slot < SWEEP_SLOTS; slot++) {
         if (is_live[slot]) {
             give(f, &live[slot], 0, 0);
         }
