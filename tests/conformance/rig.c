@@ -2,6 +2,7 @@
 /* tests/conformance/rig.c - see rig.h. */
 #include "rig.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -140,6 +141,30 @@ ren_status rig_try_open(rig *r, const ren__device_api *api, const ren__device_co
     return status;
 }
 
+const ren__device_api *rig_table(void)
+{
+    const char *device = getenv("REN_TEST_DEVICE");
+    const char *path = getenv("REN_TEST_MODULE");
+    if (!device || strcmp(device, "cuda") != 0) {
+        return ren__device_cpu();
+    }
+    void *module = dlopen(path ? path : "libren_cuda.so", RTLD_NOW | RTLD_LOCAL);
+    union {
+        void *ptr;
+        ren__device_module_open_fn fn;
+    } symbol = {module ? dlsym(module, REN__DEVICE_MODULE_SYMBOL) : NULL};
+    const ren__device_api *api = symbol.ptr ? symbol.fn(REN__DEVICE_ABI) : NULL;
+    ren__device_config config = {.struct_size = (uint32_t)sizeof config, .lanes = 1};
+    rig r;
+    ren_error err = {0};
+    if (!api || rig_try_open(&r, api, &config, &err) != REN_OK) {
+        printf("skipped: no CUDA device: %s\n", api ? err.text : "the module cannot be loaded");
+        exit(77);
+    }
+    rig_close(&r);
+    return api;
+}
+
 void rig_open(rig *r, const ren__device_api *api, uint32_t lanes, uint64_t seed)
 {
     ren_error err = {0};
@@ -210,4 +235,52 @@ void rig_download(rig *r, void *dst, const void *src, uint64_t bytes)
     copy(r, pinned, src, bytes);
     memcpy(dst, pinned, bytes);
     r->api->host_free(r->dev, pinned, bytes);
+}
+
+/* ------------------------------------------------------------------ gates */
+
+static ren_status pass_gate(void *user, void *native_stream)
+{
+    gate *g = user;
+    (void)native_stream;
+    pthread_mutex_lock(&g->mutex);
+    g->entered = 1;
+    pthread_cond_broadcast(&g->changed);
+    while (!g->open) {
+        pthread_cond_wait(&g->changed, &g->mutex);
+    }
+    g->left = 1;
+    pthread_mutex_unlock(&g->mutex);
+    return REN_OK;
+}
+
+void rig_put_gate(rig *r, uint32_t lane, gate *g)
+{
+    static ren_status ignored; /* pass_gate never fails */
+    RIG_OK(r->api->call(r->dev, lane, pass_gate, g, &ignored));
+}
+
+void gate_wait_entered(gate *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    while (!g->entered) {
+        pthread_cond_wait(&g->changed, &g->mutex);
+    }
+    pthread_mutex_unlock(&g->mutex);
+}
+
+void gate_open(gate *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->open = 1;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->mutex);
+}
+
+int gate_left(gate *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    int left = g->left;
+    pthread_mutex_unlock(&g->mutex);
+    return left;
 }

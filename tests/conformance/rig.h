@@ -8,6 +8,8 @@
 #ifndef REN_TEST_RIG_H
 #define REN_TEST_RIG_H
 
+#include <pthread.h>
+
 #include "../../libren/device/device.h"
 
 typedef struct rig {
@@ -18,6 +20,10 @@ typedef struct rig {
     ren__device_config config;
     ren__event *done; /* for rig_finish */
 } rig;
+
+/* The table under test: the CPU device's, or with REN_TEST_DEVICE=cuda that of REN_TEST_MODULE (the
+ * module's path). Ends the program with 77 when there is none or it has no device. */
+const ren__device_api *rig_table(void);
 
 /* lanes 0 = REN__LANES, seed 0 = free running. */
 void rig_open(rig *r, const ren__device_api *api, uint32_t lanes, uint64_t seed);
@@ -44,5 +50,25 @@ void rig_finish(rig *r, uint32_t lane);
 /* Abort with a message unless `status` is REN_OK. */
 #define RIG_OK(status) rig_check((status), __FILE__, __LINE__, #status)
 void rig_check(ren_status status, const char *file, int line, const char *what);
+
+/* A host function that stays on its lane until it is let go; only where host functions run on
+ * lanes. */
+typedef struct gate {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int open;
+    int entered;
+    int left;
+} gate;
+
+#define GATE                                                                                       \
+    {                                                                                              \
+        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0                               \
+    }
+
+void rig_put_gate(rig *r, uint32_t lane, gate *g);
+void gate_wait_entered(gate *g);
+void gate_open(gate *g);
+int gate_left(gate *g);
 
 #endif

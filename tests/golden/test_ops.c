@@ -597,7 +597,7 @@ int main(int argc, char **argv)
         {"test_activation_golden", test_activation_golden},
         {"test_activation_random", test_activation_random},
     };
-    rig_open(&r, ren__device_cpu(), 0, 0);
+    rig_open(&r, rig_table(), 0, 0);
     int result = ren_test_main(argc, argv, "golden/test_ops", cases, REN_TEST_COUNT(cases), 120);
     rig_close(&r);
     return result;

@@ -648,7 +648,7 @@ int main(int argc, char **argv)
         {"test_cast", test_cast},
         {"test_op_create_refusals", test_op_create_refusals},
     };
-    rig_open(&r, ren__device_cpu(), 0, 0);
+    rig_open(&r, rig_table(), 0, 0);
     int result =
         ren_test_main(argc, argv, "golden/test_ops_rest", cases, REN_TEST_COUNT(cases), 120);
     rig_close(&r);

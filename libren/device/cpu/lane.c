@@ -32,7 +32,9 @@ ren_status ren__cpu_lane_init(ren__device *dev, uint32_t index)
     lane->dev = dev;
     lane->index = index;
     atomic_init(&lane->wake_at, UINT64_MAX);
-    lane->ring = ren__cpu_alloc(dev, REN__CPU_RING * sizeof *lane->ring);
+    /* Not zeroed: a slot is written before it is read, and untouched pages cost nothing. */
+    lane->ring =
+        dev->host.alloc(dev->host.user, REN__CPU_RING * sizeof *lane->ring, REN__CPU_CACHE_LINE);
     if (!lane->ring) {
         return REN_ERR_NO_MEMORY;
     }

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/conformance/test_device_graph.c - capture and replay, and what they must refuse.
+ *
+ * Purpose   A captured program replays to what it does when run directly, on any subset of lanes
+ *           and as often as it is launched; a capture that is not closed in itself is refused with
+ *           words, leaves nothing behind and leaves the lanes usable.
+ */
+#include "../support/test.h"
+#include "rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CELL = 256
+};
+
+static const ren__device_api *api;
+
+typedef struct bench {
+    rig r;
+    ren__event *fork;
+    ren__event *join[REN__LANES];
+    unsigned char *cells; /* one a lane */
+} bench;
+
+static void bench_open(bench *b, uint64_t seed)
+{
+    rig_open(&b->r, api, 0, seed);
+    RIG_OK(api->event_create(b->r.dev, 0, &b->fork));
+    for (uint32_t i = 0; i < REN__LANES; i++) {
+        RIG_OK(api->event_create(b->r.dev, 0, &b->join[i]));
+    }
+    b->cells = rig_alloc(&b->r, CELL * REN__LANES);
+    unsigned char zero[CELL * REN__LANES] = {0};
+    rig_upload(&b->r, b->cells, zero, sizeof zero);
+}
+
+static void bench_close(bench *b)
+{
+    api->mem_free(b->r.dev, b->cells, CELL * REN__LANES);
+    api->event_destroy(b->r.dev, b->fork);
+    for (uint32_t i = 0; i < REN__LANES; i++) {
+        api->event_destroy(b->r.dev, b->join[i]);
+    }
+    rig_close(&b->r);
+}
+
+static unsigned char *cell(bench *b, uint32_t lane)
+{
+    return b->cells + CELL * lane;
+}
+
+/* Every lane of the subset copies the origin's cell to its own, then they pass it round: cell of
+ * lane i + 1 from lane i. Ends joined to the origin. */
+static ren_status fork_and_join(bench *b, uint32_t origin, uint32_t subset)
+{
+    ren_status status = api->event_record(b->r.dev, origin, b->fork);
+    for (uint32_t i = 0; status == REN_OK && i < REN__LANES; i++) {
+        if (i == origin || !(subset & (1u << i))) {
+            continue;
+        }
+        status = api->event_wait(b->r.dev, i, b->fork);
+        if (status == REN_OK) {
+            status = api->copy(b->r.dev, i, cell(b, i), cell(b, origin), CELL);
+        }
+        if (status == REN_OK) {
+            status = api->event_record(b->r.dev, i, b->join[i]);
+        }
+        if (status == REN_OK) {
+            status = api->event_wait(b->r.dev, origin, b->join[i]);
+        }
+    }
+    return status;
+}
+
+static int cell_is(bench *b, uint32_t lane, unsigned char value)
+{
+    unsigned char got[CELL];
+    rig_download(&b->r, got, cell(b, lane), CELL);
+    return got[0] == value && got[CELL - 1] == value;
+}
+
+static void capture_subset(bench *b, uint32_t origin, uint32_t subset, ren__graph **graph)
+{
+    ren_error err = {0};
+    RIG_OK(api->graph_begin(b->r.dev, origin));
+    RIG_OK(fork_and_join(b, origin, subset));
+    ren_status status = api->graph_end(b->r.dev, origin, graph, &err);
+    if (status != REN_OK) {
+        printf("    graph_end: %d %s\n", (int)status, err.text);
+    }
+    CU_ASSERT_EQUAL_FATAL(status, REN_OK);
+}
+
+/* Each of the 31 subsets that hold the origin or not, twice replayed with new values before each.
+ * Capturing runs nothing. Fails if a lane is not forked or joined, if a captured command ran at
+ * capture, or if a replay uses the first one's events. */
+static void replay_subsets(uint64_t seed)
+{
+    bench b;
+    bench_open(&b, seed);
+    for (uint32_t subset = 1; subset < (1u << REN__LANES); subset++) {
+        const uint32_t origin = subset % REN__LANES;
+        ren__graph *graph = NULL;
+        unsigned char zero[CELL * REN__LANES] = {0};
+        rig_upload(&b.r, b.cells, zero, sizeof zero);
+        RIG_OK(api->fill(b.r.dev, origin, cell(&b, origin), 9, CELL));
+        rig_finish(&b.r, origin);
+        capture_subset(&b, origin, subset, &graph);
+        rig_finish(&b.r, origin);
+        for (uint32_t i = 0; i < REN__LANES; i++) {
+            CU_ASSERT(i == origin || cell_is(&b, i, 0));
+        }
+        for (unsigned char round = 1; round <= 2; round++) {
+            RIG_OK(api->fill(b.r.dev, origin, cell(&b, origin), round, CELL));
+            RIG_OK(api->graph_launch(b.r.dev, origin, graph));
+            rig_finish(&b.r, origin);
+            for (uint32_t i = 0; i < REN__LANES; i++) {
+                const int takes_part = i == origin || (subset & (1u << i));
+                CU_ASSERT(cell_is(&b, i, takes_part ? round : 0));
+            }
+        }
+        api->graph_destroy(b.r.dev, graph);
+    }
+    bench_close(&b);
+}
+
+static void test_graph_every_subset_of_lanes(void)
+{
+    replay_subsets(0);
+}
+
+static void test_graph_every_subset_of_lanes_seeded(void)
+{
+    if (api->kind != REN_DEVICE_CPU) {
+        ren_test_skip("only the CPU device has a seeded schedule");
+        return;
+    }
+    replay_subsets(77);
+}
+
+/* Many launches without a wait between them: each sees what the one before left, on all lanes, and
+ * commands after a launch on its lane run after all of the graph. */
+static void test_graph_launches_follow_each_other(void)
+{
+    enum {
+        LAUNCHES = 200
+    };
+    bench b;
+    ren__graph *graph = NULL;
+    bench_open(&b, 0);
+    capture_subset(&b, 4, 0x1f, &graph);
+    unsigned char *log = rig_alloc(&b.r, LAUNCHES * CELL);
+    for (uint32_t i = 0; i < LAUNCHES; i++) {
+        RIG_OK(api->fill(b.r.dev, 4, cell(&b, 4), i & 0xffu, CELL));
+        RIG_OK(api->graph_launch(b.r.dev, 4, graph));
+        RIG_OK(api->copy(b.r.dev, 4, log + i * CELL, cell(&b, i % 4u), CELL));
+    }
+    rig_finish(&b.r, 4);
+    int wrong = 0;
+    for (uint32_t i = 0; i < LAUNCHES; i++) {
+        unsigned char got[CELL];
+        rig_download(&b.r, got, log + i * CELL, CELL);
+        wrong += got[0] != (i & 0xffu) || got[CELL - 1] != (i & 0xffu);
+    }
+    CU_ASSERT_EQUAL(wrong, 0);
+    api->graph_destroy(b.r.dev, graph);
+    api->mem_free(b.r.dev, log, LAUNCHES * CELL);
+    bench_close(&b);
+}
+
+/* A graph may be launched on another lane than the one it was captured on; it is ordered there. */
+static void test_graph_launch_on_another_lane(void)
+{
+    bench b;
+    ren__graph *graph = NULL;
+    bench_open(&b, 0);
+    capture_subset(&b, 0, 0x7, &graph);
+    RIG_OK(api->fill(b.r.dev, 2, cell(&b, 0), 42, CELL));
+    RIG_OK(api->graph_launch(b.r.dev, 2, graph));
+    RIG_OK(api->copy(b.r.dev, 2, cell(&b, 4), cell(&b, 1), CELL));
+    rig_finish(&b.r, 2);
+    CU_ASSERT(cell_is(&b, 1, 42));
+    CU_ASSERT(cell_is(&b, 2, 42));
+    CU_ASSERT(cell_is(&b, 4, 42));
+    api->graph_destroy(b.r.dev, graph);
+    bench_close(&b);
+}
+
+/* The lanes work as ever: a value goes round them by events. */
+static int lanes_work(bench *b, unsigned char value)
+{
+    RIG_OK(api->fill(b->r.dev, 0, cell(b, 0), value, CELL));
+    RIG_OK(fork_and_join(b, 0, 0x1f));
+    rig_finish(&b->r, 0);
+    int good = 1;
+    for (uint32_t i = 0; i < REN__LANES; i++) {
+        good = good && cell_is(b, i, value);
+    }
+    return good;
+}
+
+static void end_badly(bench *b, uint32_t origin)
+{
+    ren_error err = {0};
+    ren__graph *graph = NULL;
+    CU_ASSERT_NOT_EQUAL(api->graph_end(b->r.dev, origin, &graph, &err), REN_OK);
+    CU_ASSERT_PTR_NULL(graph);
+    CU_ASSERT(err.text[0] != '\0');
+}
+
+/* A lane with work that the origin does not wait for. Fails if graph_end accepts it, or if the lane
+ * stays in the capture afterwards. */
+static void test_graph_unjoined_lane(void)
+{
+    bench b;
+    bench_open(&b, 0);
+    RIG_OK(api->graph_begin(b.r.dev, 0));
+    RIG_OK(api->event_record(b.r.dev, 0, b.fork));
+    RIG_OK(api->event_wait(b.r.dev, 3, b.fork));
+    RIG_OK(api->fill(b.r.dev, 3, cell(&b, 3), 5, CELL));
+    end_badly(&b, 0);
+    CU_ASSERT(lanes_work(&b, 11));
+    /* Joined, and then more work on it: the join does not cover that. */
+    RIG_OK(api->graph_begin(b.r.dev, 0));
+    RIG_OK(fork_and_join(&b, 0, 0x2));
+    RIG_OK(api->fill(b.r.dev, 1, cell(&b, 1), 5, CELL));
+    end_badly(&b, 0);
+    CU_ASSERT(lanes_work(&b, 12));
+    bench_close(&b);
+}
+
+/* A captured lane must not wait for unfinished work from outside; finished work is no wait. */
+static void test_graph_outside_dependency(void)
+{
+    bench b;
+    gate g = GATE;
+    ren__graph *graph = NULL;
+    ren_error err = {0};
+    bench_open(&b, 0);
+    if (!b.r.caps.host_reads_device) {
+        ren_test_skip("host functions do not run on this device's lanes");
+        bench_close(&b);
+        return;
+    }
+    rig_put_gate(&b.r, 2, &g);
+    RIG_OK(api->event_record(b.r.dev, 2, b.join[2]));
+    RIG_OK(api->graph_begin(b.r.dev, 0));
+    CU_ASSERT_EQUAL(api->event_wait(b.r.dev, 0, b.join[2]), REN_ERR_INVALID_ARGUMENT);
+    CU_ASSERT_NOT_EQUAL(api->fill(b.r.dev, 0, cell(&b, 0), 3, CELL), REN_OK);
+    end_badly(&b, 0);
+    gate_open(&g);
+    rig_finish(&b.r, 2);
+    CU_ASSERT(lanes_work(&b, 13));
+    RIG_OK(api->event_record(b.r.dev, 2, b.join[2]));
+    rig_finish(&b.r, 2);
+    RIG_OK(api->graph_begin(b.r.dev, 0));
+    RIG_OK(api->event_wait(b.r.dev, 0, b.join[2]));
+    RIG_OK(api->fill(b.r.dev, 0, cell(&b, 0), 4, CELL));
+    CU_ASSERT_EQUAL(api->graph_end(b.r.dev, 0, &graph, &err), REN_OK);
+    RIG_OK(api->graph_launch(b.r.dev, 0, graph));
+    rig_finish(&b.r, 0);
+    CU_ASSERT(cell_is(&b, 0, 4));
+    api->graph_destroy(b.r.dev, graph);
+    bench_close(&b);
+}
+
+/* Captures given up after each of their commands, a thousand times: nothing piles up, and the lanes
+ * work. */
+static void test_graph_given_up_anywhere(void)
+{
+    bench b;
+    bench_open(&b, 0);
+    const long blocks = rig_blocks();
+    for (unsigned i = 0; i < 1000u / ren_test_slowdown(); i++) {
+        ren__graph *graph = NULL;
+        RIG_OK(api->graph_begin(b.r.dev, 1));
+        RIG_OK(api->event_record(b.r.dev, 1, b.fork));
+        RIG_OK(api->event_wait(b.r.dev, 2, b.fork));
+        for (unsigned k = 0; k < i % 7u; k++) {
+            RIG_OK(api->fill(b.r.dev, 2, cell(&b, 2), k, CELL));
+        }
+        ren_status status = api->graph_end(b.r.dev, 1, &graph, NULL);
+        CU_ASSERT_EQUAL(status == REN_OK, graph != NULL);
+        if (i % 7u != 0) {
+            CU_ASSERT_NOT_EQUAL(status, REN_OK);
+        }
+        api->graph_destroy(b.r.dev, graph);
+    }
+    CU_ASSERT_EQUAL(rig_blocks(), blocks);
+    CU_ASSERT(lanes_work(&b, 14));
+    bench_close(&b);
+}
+
+/* Calls in the wrong order are refused. An open capture does not disturb lanes outside it, and one
+ * that is never ended goes away with the device. */
+static void test_graph_misuse(void)
+{
+    bench b;
+    ren__graph *graph = NULL;
+    ren_error err = {0};
+    bench_open(&b, 0);
+    CU_ASSERT_NOT_EQUAL(api->graph_end(b.r.dev, 0, &graph, &err), REN_OK);
+    CU_ASSERT_PTR_NULL(graph);
+    RIG_OK(api->graph_begin(b.r.dev, 0));
+    CU_ASSERT_NOT_EQUAL(api->graph_begin(b.r.dev, 0), REN_OK);
+    RIG_OK(api->fill(b.r.dev, 3, cell(&b, 3), 21, CELL));
+    RIG_OK(api->event_record(b.r.dev, 3, b.join[3]));
+    RIG_OK(api->event_sync(b.r.dev, b.join[3]));
+    api->graph_destroy(b.r.dev, NULL);
+    bench_close(&b);
+    CU_ASSERT_EQUAL(rig_blocks(), 0);
+}
+
+/* Two graphs over the same events and cells: destroying one leaves the other as it was. */
+static void test_graph_outlives_another(void)
+{
+    bench b;
+    ren__graph *one = NULL, *two = NULL;
+    bench_open(&b, 0);
+    capture_subset(&b, 0, 0x3, &one);
+    capture_subset(&b, 0, 0x1f, &two);
+    api->graph_destroy(b.r.dev, one);
+    for (unsigned char i = 1; i < 100; i++) {
+        RIG_OK(api->fill(b.r.dev, 0, cell(&b, 0), i, CELL));
+        RIG_OK(api->graph_launch(b.r.dev, 0, two));
+    }
+    rig_finish(&b.r, 0);
+    for (uint32_t i = 0; i < REN__LANES; i++) {
+        CU_ASSERT(cell_is(&b, i, 99));
+    }
+    api->graph_destroy(b.r.dev, two);
+    bench_close(&b);
+}
+
+int main(int argc, char **argv)
+{
+    static const ren_test_case cases[] = {
+        {"test_graph_every_subset_of_lanes", test_graph_every_subset_of_lanes},
+        {"test_graph_every_subset_of_lanes_seeded", test_graph_every_subset_of_lanes_seeded},
+        {"test_graph_launches_follow_each_other", test_graph_launches_follow_each_other},
+        {"test_graph_launch_on_another_lane", test_graph_launch_on_another_lane},
+        {"test_graph_unjoined_lane", test_graph_unjoined_lane},
+        {"test_graph_outside_dependency", test_graph_outside_dependency},
+        {"test_graph_given_up_anywhere", test_graph_given_up_anywhere},
+        {"test_graph_misuse", test_graph_misuse},
+        {"test_graph_outlives_another", test_graph_outlives_another},
+    };
+    api = rig_table();
+    return ren_test_main(argc, argv, "conformance/test_device_graph", cases, REN_TEST_COUNT(cases),
+                         120);
+}
