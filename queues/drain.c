@@ -54,15 +54,21 @@ void ren__drain_detach(ren__drain *d, uint32_t producer)
     }
 }
 
-/* NULL when the source was detached since its bit was read. */
-static ren__ring *ring_of(ren__drain *d, uint32_t job_class, uint32_t source)
+/* NULL when the producer was detached since its bit was read. */
+static ren__spsc *ring_of(ren__drain *d, uint32_t job_class, uint32_t source)
 {
-    if (source == 0) {
-        return d->shared[job_class] != NULL ? &d->shared[job_class]->ring : NULL;
-    }
     ren__spsc *q = ck_pr_load_ptr(&d->rings[job_class][source - 1]);
     ck_pr_fence_acquire(); /* pairs with the release in attach */
-    return q != NULL ? &q->ring : NULL;
+    return q;
+}
+
+static bool has_work(ren__drain *d, uint32_t job_class, uint32_t source)
+{
+    if (source == 0) {
+        return !ren__mpsc_is_empty(d->shared[job_class]);
+    }
+    const ren__spsc *q = ring_of(d, job_class, source);
+    return q != NULL && !ren__spsc_is_empty(q);
 }
 
 /* The first source with work at or after `start`, in a circle; REN__DRAIN_SOURCES when none has. */
@@ -75,8 +81,7 @@ static uint32_t find(ren__drain *d, uint32_t job_class, uint32_t start)
     for (int i = 0; i < 2; i++) {
         for (uint64_t left = parts[i]; left != 0; left &= left - 1) {
             uint32_t source = (uint32_t)__builtin_ctzll(left);
-            ren__ring *r = ring_of(d, job_class, source);
-            if (r != NULL && !ren__ring_is_empty(r)) {
+            if (has_work(d, job_class, source)) {
                 return source;
             }
         }
@@ -97,8 +102,12 @@ static uint32_t row_length(uint32_t place, uint32_t job_class)
 uint32_t ren__drain_pop_source(ren__drain *d, uint32_t job_class, uint32_t source, void **items,
                                uint32_t max)
 {
-    ren__ring *r = ring_of(d, job_class, source);
-    return r != NULL ? ren__ring_pop(r, items, max) : 0;
+    if (source == 0) {
+        ren__mpsc *q = d->shared[job_class];
+        return q != NULL ? ren__mpsc_pop(q, items, max) : 0;
+    }
+    ren__spsc *q = ring_of(d, job_class, source);
+    return q != NULL ? ren__spsc_pop(q, items, max) : 0;
 }
 
 uint32_t ren__drain_pop(ren__drain *d, void **items, uint32_t max, uint32_t *out_class,

@@ -377,7 +377,7 @@ static void test_frame_thread_with_own_ring(void)
     frame_beside_posters(ROAD_OWN_RINGS);
 }
 
-/* Proves: the same on the shared ring, where a post may wait for a poster that was descheduled. */
+/* Proves: the same on the shared ring, where posts compete for places. */
 static void test_frame_thread_on_shared_ring(void)
 {
     frame_beside_posters(ROAD_SHARED_RING);

@@ -141,7 +141,7 @@ static void *receive(side *mine, unsigned long long *seed)
         uint32_t snapshot = ren__doorbell_prepare(&mine->bell);
         ren__doorbell_sleep_begin(&mine->bell);
         disturb(seed);
-        if (ren__ring_is_empty(&mine->q.ring)) {
+        if (ren__spsc_is_empty(&mine->q)) {
             disturb(seed);
             (void)ren__doorbell_wait(&mine->bell, snapshot, UINT64_MAX);
         }
