@@ -645,7 +645,7 @@ static uint64_t trace_size(unsigned long long *random)
     return (256ull << (r % 14)) + (r >> 32) % (256ull << (r % 14)) + 1;
 }
 
-/* Row 6. Proves the declared bound: a trace of 100,000 events (random sizes and lives, up to 500 MiB
+/* Row 6. Proves the declared bound: a trace of 100,000 events (random sizes, lives; up to 500 MiB
  * live, on 2 and 5 lanes, completions up to 64 batches late, swelling and shrinking) never reserves
  * more than 1.5 times the peak of live bytes. Prints the factor. */
 static void test_fragmentation_bound(void)
