@@ -361,7 +361,7 @@ static void test_issue_any_lanes_any_policy(void)
 static void test_issue_under_seeds(void)
 {
     uint32_t wrong = 0;
-    for (uint64_t seed = 1; seed <= 40; seed++) {
+    for (uint64_t seed = 1; seed <= (ren_test_slowdown() > 1 ? 10u : 40u); seed++) {
         make_program(seed);
         open_bench(5, (ren__plan_policy)(seed % 2u), seed);
         wrong += run_issues();
