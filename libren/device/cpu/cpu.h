@@ -54,8 +54,6 @@ typedef enum ren__cpu_kind {
     REN__CPU_SEGMENT /* one lane's part of a graph launch */
 } ren__cpu_kind;
 
-typedef struct ren__cpu_segment ren__cpu_segment; /* graph.c */
-
 typedef struct ren__cpu_command {
     ren__cpu_kind kind;
     union {
@@ -84,7 +82,8 @@ typedef struct ren__cpu_command {
             void *operands[REN__OPERANDS];
         } op;
         struct {
-            const ren__cpu_segment *segment;
+            const struct ren__cpu_command *commands; /* the graph's; not read past the last one */
+            uint32_t count;
             uint64_t base[REN__LANES];   /* added to the segment's record counts, by lane */
             uint8_t lane_of[REN__LANES]; /* the lane that stands for a captured one */
         } segment;

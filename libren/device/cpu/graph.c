@@ -18,9 +18,11 @@
  * further call on its lanes returns an error, and graph_end frees it and leaves all lanes as they
  * were.
  *
- * Joined. Each captured lane carries a clock: how many commands of each lane its present end is
- * ordered behind. A record stores its lane's clock, a wait merges the stored one. At graph_end the
- * origin's clock must cover every command of every lane.
+ * Joined. Each captured lane carries a clock: how many commands of each lane's segment its present
+ * end is ordered behind. A record stores its lane's clock, a wait merges the stored one. At
+ * graph_end the origin's clock must cover every lane up to its last command that does something.
+ * What comes after that, a record or a wait that leads nowhere, is cut off: so when the origin has
+ * completed a launch, no lane looks at the graph again, and it may be destroyed.
  *
  * Replay. Inside a segment, records are numbered from 1 by lane. A launch reserves that many of the
  * lane's record counts, puts one SEGMENT command on each lane of the graph, and the lane adds the
@@ -34,14 +36,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct ren__cpu_segment {
+typedef struct lane_segment {
     ren__cpu_command *commands;
     uint32_t count;
     uint32_t capacity;
     uint32_t records; /* RECORD commands among them */
-    uint32_t work;    /* commands that do something: the clock's unit */
+    uint32_t work;    /* commands up to the last one that does something */
     bool member;      /* the lane is in the capture */
-};
+} lane_segment;
 
 typedef struct node {
     uint32_t lane;
@@ -57,17 +59,17 @@ struct ren__cpu_capture {
     node *nodes;
     uint32_t node_count;
     uint32_t node_capacity;
-    ren__cpu_segment segment[REN__LANES];
+    lane_segment segment[REN__LANES];
     uint32_t clock[REN__LANES][REN__LANES]; /* [lane][of] */
 };
 
 struct ren__graph {
     uint32_t origin;
     uint32_t lanes;
-    ren__cpu_segment segment[REN__LANES];
+    lane_segment segment[REN__LANES];
 };
 
-static void free_segments(ren__cpu_segment segment[REN__LANES])
+static void free_segments(lane_segment segment[REN__LANES])
 {
     for (uint32_t i = 0; i < REN__LANES; i++) {
         free(segment[i].commands);
@@ -114,7 +116,7 @@ static bool reserve(void **array, uint32_t count, uint32_t *capacity, size_t ele
 static ren__cpu_captured append(ren__cpu_capture *capture, uint32_t lane,
                                 const ren__cpu_command *command)
 {
-    ren__cpu_segment *segment = &capture->segment[lane];
+    lane_segment *segment = &capture->segment[lane];
     void *commands = segment->commands;
     if (!reserve(&commands, segment->count, &segment->capacity, sizeof *command)) {
         return invalidate(capture, REN_ERR_NO_MEMORY, "out of memory during capture");
@@ -136,8 +138,8 @@ ren__cpu_captured ren__cpu_capture_command(ren__device *dev, uint32_t lane,
     }
     ren__cpu_captured result = append(capture, lane, command);
     if (result == REN__CPU_CAPTURED) {
-        capture->segment[lane].work++;
-        capture->clock[lane][lane] = capture->segment[lane].work;
+        capture->segment[lane].work = capture->segment[lane].count;
+        capture->clock[lane][lane] = capture->segment[lane].count;
     }
     return result;
 }
@@ -156,7 +158,7 @@ ren__cpu_captured ren__cpu_capture_record(ren__device *dev, uint32_t lane, ren__
         return invalidate(capture, REN_ERR_NO_MEMORY, "out of memory during capture");
     }
     capture->nodes = nodes;
-    ren__cpu_segment *segment = &capture->segment[lane];
+    lane_segment *segment = &capture->segment[lane];
     ren__cpu_command command = {.kind = REN__CPU_RECORD};
     command.as.point.lane = lane;
     command.as.point.seq = segment->records + 1u;
@@ -164,6 +166,7 @@ ren__cpu_captured ren__cpu_capture_record(ren__device *dev, uint32_t lane, ren__
         return REN__CPU_CAPTURE_FAILED;
     }
     segment->records++;
+    capture->clock[lane][lane] = segment->count;
     node *n = &capture->nodes[capture->node_count];
     n->lane = lane;
     n->record = segment->records;
@@ -179,7 +182,7 @@ ren__cpu_captured ren__cpu_capture_wait(ren__device *dev, uint32_t lane, ren__ev
     if (!capture) {
         return REN__CPU_NOT_CAPTURED;
     }
-    ren__cpu_segment *segment = &capture->segment[lane];
+    lane_segment *segment = &capture->segment[lane];
     if (event->capture != dev->captures) {
         if (!segment->member) {
             return REN__CPU_NOT_CAPTURED;
@@ -231,6 +234,18 @@ ren_status ren__cpu_graph_begin(ren__device *dev, uint32_t origin)
     return REN_OK;
 }
 
+/* Cut off what the origin does not wait for; see the head of this file. */
+static void trim(ren__graph *graph, const uint32_t covered[REN__LANES])
+{
+    for (uint32_t i = 0; i < graph->lanes; i++) {
+        lane_segment *segment = &graph->segment[i];
+        while (i != graph->origin && segment->count > covered[i]) {
+            segment->count--;
+            segment->records -= segment->commands[segment->count].kind == REN__CPU_RECORD ? 1u : 0u;
+        }
+    }
+}
+
 static void check_joined(const ren__device *dev, ren__cpu_capture *capture)
 {
     for (uint32_t i = 0; i < dev->lanes; i++) {
@@ -264,6 +279,7 @@ ren_status ren__cpu_graph_end(ren__device *dev, uint32_t origin, ren__graph **ou
         graph->lanes = dev->lanes;
         memcpy(graph->segment, capture->segment, sizeof graph->segment);
         memset(capture->segment, 0, sizeof capture->segment);
+        trim(graph, capture->clock[origin]);
         *out = graph;
     } else if (status == REN_OK) {
         status = REN__CPU_FAIL(err, REN_ERR_NO_MEMORY, "out of memory for a graph");
@@ -314,7 +330,8 @@ ren_status ren__cpu_graph_launch(ren__device *dev, uint32_t lane, ren__graph *gr
             continue;
         }
         uint32_t on = command.as.segment.lane_of[i];
-        command.as.segment.segment = &graph->segment[i];
+        command.as.segment.commands = graph->segment[i].commands;
+        command.as.segment.count = graph->segment[i].count;
         ren_status status = ren__cpu_enqueue(dev, on, &command);
         if (status != REN_OK) {
             return status; /* only a loss is left, and then nothing runs any more */
@@ -326,11 +343,10 @@ ren_status ren__cpu_graph_launch(ren__device *dev, uint32_t lane, ren__graph *gr
 
 bool ren__cpu_segment_command(const ren__cpu_command *launch, uint32_t index, ren__cpu_command *out)
 {
-    const ren__cpu_segment *segment = launch->as.segment.segment;
-    if (index >= segment->count) {
+    if (index >= launch->as.segment.count) {
         return false;
     }
-    *out = segment->commands[index];
+    *out = launch->as.segment.commands[index];
     if (out->kind == REN__CPU_RECORD || out->kind == REN__CPU_WAIT) {
         uint32_t captured = out->as.point.lane;
         out->as.point.lane = launch->as.segment.lane_of[captured];

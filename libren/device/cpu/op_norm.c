@@ -58,9 +58,9 @@ static void prepare_backward(const ren__op *op, void *const *operands, unsigned 
 
 /* The backward pass of a batch of few rows, from x itself and in double.
  *   dx = weight rstd (dy - mean(dy) - xhat mean(dy xhat))
- * With few rows xhat is close to 1 in size and the bracket is what cancellation leaves: for two rows
- * it is proportional to 1 - xhat^2 = eps / (var + eps). A mean and an rstd that were rounded to f32
- * on the way here would spoil it. */
+ * With few rows xhat is close to 1 in size and the bracket is what cancellation leaves: for two
+ * rows it is proportional to 1 - xhat^2 = eps / (var + eps). A mean and an rstd that were rounded
+ * to f32 on the way here would spoil it. */
 static void backward_of_few(const ren__op *op, void *const *operands, unsigned char *workspace)
 {
     const size_t channels = channels_of(op);
