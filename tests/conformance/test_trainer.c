@@ -391,6 +391,37 @@ static void test_input_copy_overlaps(void)
     close_world(&w);
 }
 
+/* Promise 4 from the other end: with compute held, four steps are posted through two slots; the third
+ * must not overwrite what the first has not read. Without the wait for the end of the slot's last step
+ * the first loss is that of another input. */
+static void test_input_slot_reuse(void)
+{
+    static float x[4][BATCH * ROW];
+    static int32_t labels[4][BATCH];
+    static net_result results[4];
+    float want[4];
+    ren_job job;
+    ren_trainer_config how = sgd(0.0f);
+    world w;
+    open_world(&w, NULL, &how, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        want[i] = loss_of(&w, 500 + i);
+    }
+    ren_test_hold(w.rt, REN_STREAM_COMP_1);
+    for (uint32_t i = 0; i < 4; i++) {
+        fill_batch(500 + i, x[i], labels[i]);
+        CU_ASSERT_EQUAL(net_post(&w.n, w.t, x[i], labels[i], BATCH, &results[i], &job), REN_OK);
+    }
+    /* Steps 0 and 1 are copied, and the copies that may not happen yet have had their chance. */
+    CU_ASSERT_EQUAL(ren_wait(w.rt, job, SECOND / 20), REN_TIMEOUT);
+    ren_test_release(w.rt, REN_STREAM_COMP_1);
+    for (uint32_t i = 0; i < 4; i++) {
+        await_calls(&results[i].calls, 1);
+        CU_ASSERT_EQUAL(results[i].step.loss, want[i]);
+    }
+    close_world(&w);
+}
+
 /* ------------------------------------------------------------------ batches and scalars */
 
 /* A short batch gives what a model of that batch gives, whatever was there before; more batch sizes
@@ -494,6 +525,7 @@ int main(int argc, char **argv)
         {"test_inputs_consumed", test_inputs_consumed},
         {"test_inputs_consumed_staged", test_inputs_consumed_staged},
         {"test_input_copy_overlaps", test_input_copy_overlaps},
+        {"test_input_slot_reuse", test_input_slot_reuse},
         {"test_step_short_batches", test_step_short_batches},
         {"test_scalar_next_step", test_scalar_next_step},
     };
