@@ -594,7 +594,8 @@ REN_API ren_status ren_buffer_alloc(ren_runtime *rt, ren_stream stream, uint64_t
 REN_API ren_status ren_buffer_free(ren_runtime *rt, ren_buffer buffer);
 
 /* Make sure that the pool holds at least `bytes` in one piece that no buffer uses.
- * Returns   REN_OK; REN_ERR_NO_DEVICE_MEMORY; REN_ERR_INVALID_ARGUMENT; REN_ERR_DEVICE_LOST
+ * Returns   REN_OK; REN_ERR_NO_DEVICE_MEMORY; REN_ERR_INVALID_ARGUMENT; REN_ERR_DEVICE_LOST;
+ *           REN_ERR_REENTRANT; REN_ERR_FORKED
  * Threads   any.   In callbacks  no.   Blocks  for the driver: a slow call.
  * Allocates device memory. */
 REN_API ren_status ren_memory_reserve(ren_runtime *rt, uint64_t bytes);

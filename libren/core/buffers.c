@@ -241,15 +241,45 @@ ren_status ren__buffer_free(ren_runtime *rt, ren_buffer buffer)
     }
 }
 
+/* ------------------------------------------------------------------ slow calls */
+
+/* Sleep until any batch completes. False when nothing is outstanding, so that nothing will. */
+static bool wait_for_a_completion(ren_runtime *rt)
+{
+    ren__deadline never = {UINT64_MAX};
+    uint64_t done = ren__jobs_done(rt);
+    uint32_t key = ren__wait_begin(&rt->done_bell);
+    if (ren__jobs_done(rt) != done) {
+        ren__wait_end(&rt->done_bell);
+        return true;
+    }
+    if (ren__runtime_is_idle(rt) || atomic_load_explicit(&rt->lost, memory_order_acquire)) {
+        ren__wait_end(&rt->done_bell);
+        return false;
+    }
+    return ren__wait_sleep(rt, &rt->done_bell, key, &never);
+}
+
+/* A slow call may wait: memory behind work under way is given back to the driver once that work is
+ * complete, and freed buffers go to the pool once the submitter has issued their jobs. */
+static bool should_retry(ren_runtime *rt, ren_status status)
+{
+    return (status == REN_ERR_WOULD_GROW || status == REN_ERR_BUSY) && wait_for_a_completion(rt);
+}
+
 ren_status ren__memory_reserve(ren_runtime *rt, uint64_t bytes)
 {
-    if (ren__runtime_is_forked(rt)) {
-        return REN_ERR_FORKED;
+    ren_status status = ren__runtime_check_blocking(rt);
+    if (status != REN_OK) {
+        return status;
     }
-    if (atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
-        return REN_ERR_DEVICE_LOST;
-    }
-    return ren__pool_reserve(rt->pool, bytes);
+    do {
+        if (atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
+            return REN_ERR_DEVICE_LOST;
+        }
+        status = ren__pool_reserve(rt->pool, bytes);
+    } while (should_retry(rt, status));
+    return status == REN_ERR_WOULD_GROW ? REN_ERR_NO_DEVICE_MEMORY : status;
 }
 
 /* ------------------------------------------------------------------ regions */
@@ -259,11 +289,14 @@ ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out)
     ren__block block;
     ren_status status = check_open(rt);
     memset(out, 0, sizeof *out);
-    if (status == REN_OK) {
-        status = pool_alloc(rt, 0, bytes, 1, &block);
-    }
     if (status != REN_OK) {
         return status;
+    }
+    do {
+        status = pool_alloc(rt, 0, bytes, 1, &block);
+    } while (should_retry(rt, status));
+    if (status != REN_OK) {
+        return status == REN_ERR_WOULD_GROW ? REN_ERR_NO_DEVICE_MEMORY : status;
     }
     /* A region is used without points, so its memory must be quiet already. */
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
