@@ -160,7 +160,7 @@ static void test_linear_golden(void)
 
 static void test_conv_golden(void)
 {
-    char name[16];
+    char name[32];
     for (int i = 0; i < 6; i++) {
         snprintf(name, sizeof name, "conv2d_%d", i);
         golden_layer(name, REN__OP_CONV_FWD);
