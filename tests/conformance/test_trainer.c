@@ -359,6 +359,48 @@ static void test_inputs_consumed_staged(void)
     check_inputs_consumed(1);
 }
 
+/* A staged step takes several job slots, and the last may be the one that is refused. The host then
+ * frees its memory at once: a staging job that still read it would be seen by AddressSanitizer.
+ * Every number of free slots from none to enough is tried. */
+static void test_step_refused_staged(void)
+{
+    for (uint32_t entries = 1; entries <= 7; entries++) {
+        ren_runtime_config config = ren_test_config();
+        ren_trainer_config how = sgd(0.0f);
+        borrowed *kept[4];
+        uint32_t accepted = 0;
+        uint32_t refused = 0;
+        world w;
+        config.ring_entries = entries;
+        open_world(&w, &config, &how, 1);
+        ren_test_hold(w.rt, REN_STREAM_TRANS);
+        for (uint32_t i = 0; i < 4; i++) {
+            borrowed *b = calloc(1, sizeof *b);
+            CU_ASSERT_PTR_NOT_NULL_FATAL(b);
+            fill_batch(600 + i, b->x, b->labels);
+            ren_binding bindings[2] = {{"x", b->x, sizeof b->x},
+                                       {"labels", b->labels, sizeof b->labels}};
+            ren_step_desc desc = ren_step_desc_default();
+            desc.bindings = bindings;
+            desc.binding_count = 2;
+            desc.deliver = REN_DELIVER_NONE;
+            if (ren_trainer_step(w.t, &desc, NULL) == REN_OK) {
+                kept[accepted++] = b;
+            } else {
+                refused++;
+                free(b);
+            }
+        }
+        CU_ASSERT(refused >= 1 || entries > 4);
+        CU_ASSERT(accepted >= 1 || entries < 3);
+        ren_test_release(w.rt, REN_STREAM_TRANS);
+        close_world(&w);
+        while (accepted > 0) {
+            free(kept[--accepted]);
+        }
+    }
+}
+
 /* The copies of a step overlap the step before: with UPDATE held, which no step can end without,
  * the next step's input is taken all the same. A copy that waited for the step before would hang
  * here. */
@@ -391,9 +433,9 @@ static void test_input_copy_overlaps(void)
     close_world(&w);
 }
 
-/* Promise 4 from the other end: with compute held, four steps are posted through two slots; the third
- * must not overwrite what the first has not read. Without the wait for the end of the slot's last step
- * the first loss is that of another input. */
+/* Promise 4 from the other end: with compute held, four steps are posted through two slots; the
+ * third must not overwrite what the first has not read. Without the wait for the end of the slot's
+ * last step the first loss is that of another input. */
 static void test_input_slot_reuse(void)
 {
     static float x[4][BATCH * ROW];
@@ -524,6 +566,7 @@ int main(int argc, char **argv)
         {"test_input_acquire_again", test_input_acquire_again},
         {"test_inputs_consumed", test_inputs_consumed},
         {"test_inputs_consumed_staged", test_inputs_consumed_staged},
+        {"test_step_refused_staged", test_step_refused_staged},
         {"test_input_copy_overlaps", test_input_copy_overlaps},
         {"test_input_slot_reuse", test_input_slot_reuse},
         {"test_step_short_batches", test_step_short_batches},
