@@ -261,15 +261,21 @@ static bool wait_for_a_completion(ren_runtime *rt)
 }
 
 /* A slow call may wait: memory behind work under way is given back to the driver once that work is
- * complete, and freed buffers go to the pool once the submitter has issued their jobs. */
-static bool should_retry(ren_runtime *rt, ren_status status)
+ * complete, and freed buffers go to the pool once the submitter has issued their jobs. With nothing
+ * outstanding it tries once more, for what completed since it asked. */
+static bool should_retry(ren_runtime *rt, ren_status status, bool *last_try)
 {
-    return (status == REN_ERR_WOULD_GROW || status == REN_ERR_BUSY) && wait_for_a_completion(rt);
+    if ((status != REN_ERR_WOULD_GROW && status != REN_ERR_BUSY) || *last_try) {
+        return false;
+    }
+    *last_try = !wait_for_a_completion(rt);
+    return true;
 }
 
 ren_status ren__memory_reserve(ren_runtime *rt, uint64_t bytes)
 {
     ren_status status = ren__runtime_check_blocking(rt);
+    bool last_try = false;
     if (status != REN_OK) {
         return status;
     }
@@ -278,7 +284,7 @@ ren_status ren__memory_reserve(ren_runtime *rt, uint64_t bytes)
             return REN_ERR_DEVICE_LOST;
         }
         status = ren__pool_reserve(rt->pool, bytes);
-    } while (should_retry(rt, status));
+    } while (should_retry(rt, status, &last_try));
     return status == REN_ERR_WOULD_GROW ? REN_ERR_NO_DEVICE_MEMORY : status;
 }
 
@@ -287,6 +293,7 @@ ren_status ren__memory_reserve(ren_runtime *rt, uint64_t bytes)
 ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out)
 {
     ren__block block;
+    bool last_try = false;
     ren_status status = check_open(rt);
     memset(out, 0, sizeof *out);
     if (status != REN_OK) {
@@ -294,7 +301,7 @@ ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out)
     }
     do {
         status = pool_alloc(rt, 0, bytes, 1, &block);
-    } while (should_retry(rt, status));
+    } while (should_retry(rt, status, &last_try));
     if (status != REN_OK) {
         return status == REN_ERR_WOULD_GROW ? REN_ERR_NO_DEVICE_MEMORY : status;
     }
