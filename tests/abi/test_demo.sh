@@ -3,8 +3,8 @@
 # tests/abi/test_demo.sh - the demo's command line and its result.
 #
 # Proves    it trains to the accuracy it promises, on one stream and on five with the same result,
-#           saves weights that load again, and writes a trace; wrong usage, missing or damaged data and
-#           a file that cannot be written each give one clear message and the right exit status.
+#           saves weights that load again, and writes a trace; wrong usage, missing or damaged data
+#           and a file that cannot be written each give one clear message and the right exit status.
 # Fails     when an option is not checked, an error is swallowed, or the demo learns worse.
 set -u
 . tests/support/cases.sh

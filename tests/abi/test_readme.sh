@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # tests/abi/test_readme.sh - what README.md says can be done can be done.
 #
-# Proves    its example compiles without a warning as C11 against ren.h and libren.a, runs, and learns;
-#           the files, folders and make targets that it names are there.
+# Proves    its example compiles without a warning as C11 against ren.h and libren.a, runs, and
+#           learns; the files, folders and make targets that it names are there.
 # Fails     when a call of the example changes, or a name in the page goes stale.
 set -u
 . tests/support/cases.sh
