@@ -161,7 +161,7 @@ static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
     }
     sp->externals[sp->control_value] = t->control_device[p];
     sp->externals[sp->result_value] = step->result;
-    ren_status status = ren__plan_issue(sp->plan, l->s, sp->externals, 1, 0);
+    ren_status status = ren__plan_issue(sp->plan, l->s, sp->externals, 1, t->sync);
     if (status != REN_OK) {
         t->model->torn = 1;
         t->repair = 1;
@@ -381,6 +381,11 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
 }
 
 /* ------------------------------------------------------------------ between steps */
+
+void ren__trainer_set_sync(ren_trainer *t, uint32_t sync)
+{
+    t->sync = sync;
+}
 
 ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value)
 {

@@ -78,6 +78,7 @@ struct ren_trainer {
     ren_optimizer optimizer;
     uint32_t clips; /* the plan holds CHECK */
     uint32_t batch; /* the full one */
+    uint32_t sync;  /* [set] see ren__trainer_set_sync */
 
     ren__trainer_input *inputs; /* [set] */
     uint32_t input_count;
