@@ -31,8 +31,14 @@
  *   publication in its store buffer while it reads `sleepers` as 0.
  *   Rings coalesce: one wake may stand for any number of publications, so the sleeper drains all.
  *
- * Cost of (a) for the publisher, a full fence and a load of a line that nobody writes while the
- * sleeper is awake: see the table at the end of doorbell.c.
+ * Cost of (a) for the publisher: a full fence, and a load of a line that nobody writes while the
+ * sleeper is awake. One thread pushing into an SPSC ring, per item, on a two-core EPYC:
+ *     push, load, no fence (wrong)      1.4 to 1.9 ns
+ *     push, locked instruction, load    2.4 to 2.5 ns    what ring_if_asleep does
+ *     push, mfence, load                19 to 23 ns
+ * A barrier that the sleeper alone pays for (membarrier) could save about 1 ns a post, at the price
+ * of an interrupt to every processor that runs a thread of the host each time the submitter goes to
+ * sleep, so the fence stays.
  */
 #ifndef REN_QUEUES_DOORBELL_H
 #define REN_QUEUES_DOORBELL_H

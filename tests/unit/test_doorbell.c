@@ -168,7 +168,8 @@ static void *play(void *arg)
 
 /* Proves: two threads that post to each other in turn, each asleep for the other's post with no
  * timeout, never both sleep. Hangs if a wake-up can be lost in any window that 200,000 rounds with
- * random delays meet: without either full fence, or with the look before sleep_begin. */
+ * random delays meet: with the look before sleep_begin, or with a ring that is not
+ * always a wake. */
 static void test_ping_pong_loses_no_wake(void)
 {
     ren__host_allocator a = ren__host_allocator_make(NULL);
@@ -189,6 +190,68 @@ static void test_ping_pong_loses_no_wake(void)
     for (int i = 0; i < 2; i++) {
         ren__spsc_deinit(&sides[i].q, &a);
     }
+}
+
+typedef struct litmus {
+    ren__doorbell bell;
+    _Alignas(64) uint32_t published;
+    _Alignas(64) atomic_uint arrived; /* at the start of a round, or at its end */
+    uint32_t rounds;
+    uint32_t lost;
+} litmus;
+
+/* Both threads leave at the same moment, as far as the scheduler lets them. */
+static void meet(litmus *l, unsigned *times)
+{
+    unsigned both = 2 * ++*times;
+    atomic_fetch_add(&l->arrived, 1);
+    for (unsigned tries = 0; atomic_load(&l->arrived) < both; tries++) {
+        if (tries % 1024 == 1023) {
+            sched_yield();
+        }
+    }
+}
+
+static void *publish_once_a_round(void *arg)
+{
+    litmus *l = arg;
+    unsigned times = 0;
+    for (uint32_t r = 1; r <= l->rounds; r++) {
+        meet(l, &times);
+        ck_pr_fence_release();
+        ck_pr_store_32(&l->published, r);
+        ren__doorbell_ring_if_asleep(&l->bell);
+        meet(l, &times);
+    }
+    return NULL;
+}
+
+/* Proves: the two fences in doorbell.h's (a). In each round one thread publishes and looks at the
+ * doorbell while the other begins to sleep and looks for the publication; it must see it, or the
+ * doorbell must have rung. Both reading the past is what a processor's store buffer does within
+ * some thousand rounds when either fence is missing. */
+static void test_fences_forbid_both_blind(void)
+{
+    static litmus l;
+    pthread_t thread;
+    unsigned times = 0;
+    ren__doorbell_init(&l.bell);
+    l.rounds = 300000 / ren_test_slowdown();
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, publish_once_a_round, &l), 0);
+    for (uint32_t r = 1; r <= l.rounds; r++) {
+        uint32_t snapshot = ren__doorbell_prepare(&l.bell);
+        meet(&l, &times);
+        for (uint32_t i = 0; i < r % 32; i++) {
+            __asm__ __volatile__("" ::: "memory"); /* vary the offset of the two by some cycles */
+        }
+        ren__doorbell_sleep_begin(&l.bell);
+        bool seen = ck_pr_load_32(&l.published) == r;
+        meet(&l, &times);
+        l.lost += !seen && !ren__doorbell_wait(&l.bell, snapshot, 0);
+        ren__doorbell_sleep_end(&l.bell);
+    }
+    CU_ASSERT_EQUAL(pthread_join(thread, NULL), 0);
+    CU_ASSERT_EQUAL(l.lost, 0);
 }
 
 static uint32_t stop; /* accessed by ck_pr and fences, as the submitter's own flag may be */
@@ -280,6 +343,7 @@ static const ren_test_case cases[] = {
     {"test_publish_in_every_window", test_publish_in_every_window},
     {"test_thousand_posts_before_one_wake", test_thousand_posts_before_one_wake},
     {"test_ping_pong_loses_no_wake", test_ping_pong_loses_no_wake},
+    {"test_fences_forbid_both_blind", test_fences_forbid_both_blind},
     {"test_stop_wakes_all_sleepers", test_stop_wakes_all_sleepers},
     {"test_wait_with_far_timeouts", test_wait_with_far_timeouts},
 };
