@@ -3,8 +3,8 @@
  *
  * Training  y = weight (x - mean) / sqrt(var + eps) + bias with the batch's biased variance (Ioffe
  *           and Szegedy 2015); the running statistics move towards the batch's, the variance
- *           unbiased, as in PyTorch's BatchNorm2d. They are parameters that no gradient reaches; the
- *           new ones go beside the old, and the update puts them in place with the weights.
+ *           unbiased, as in PyTorch's BatchNorm2d. They are parameters that no gradient reaches;
+ *           the new ones go beside the old, and the update puts them in place with the weights.
  * Inference the running statistics in place of the batch's.
  * Shapes    x [N, C] or [N, H, W, C]; weight, bias, running_mean, running_var [C].
  * Streams   COMP_2.

@@ -31,7 +31,9 @@
  *
  * Two holders of a record. The notification that the inputs are consumed comes from TRANS' thread,
  * the finish from UPDATE's, in any order. Whoever comes first calls the host's inputs_consumed,
- * once; whoever comes last frees the record.
+ * once; whoever comes last lets go of the record. The core reads the outcome in the record after
+ * finish has returned and before the job counts as done, so the record is free when nobody holds it
+ * and its job is done.
  */
 #include <math.h>
 
@@ -215,6 +217,7 @@ static ren__step *free_step(ren_trainer *t)
     for (uint32_t i = 0; i < REN__STEPS; i++) {
         /* acquire: pairs with let_go; the last user of the record is done with it. */
         if (atomic_load_explicit(&t->steps[i].holders, memory_order_acquire) == 0 &&
+            ren__job_status(t->rt, t->steps[i].job) != REN_PENDING &&
             ren__stage_is_idle(&t->steps[i].stage)) {
             return &t->steps[i];
         }
@@ -326,7 +329,10 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
         post.stage_job = &step->stage.job;
         ren__stage_arm(&step->stage);
     }
-    ren_status status = ren__chain_submit(&t->model->chain, &post, out_job);
+    ren_status status = ren__chain_submit(&t->model->chain, &post, &step->job);
+    if (out_job) {
+        *out_job = step->job;
+    }
     if (status != REN_OK && step->uses_stage) {
         if (step->stage.job.id) {
             ren__stage_void(&step->stage);

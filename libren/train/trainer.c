@@ -671,7 +671,8 @@ ren_status ren__trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_
     return status;
 }
 
-/* Until nobody holds the step: its finish, its notification, or a voided stage job. */
+/* Until nobody holds the step: its finish and the core behind it, its notification, or a voided
+ * stage job. */
 static void await_step(ren_trainer *t, ren__step *step)
 {
     ren_job none = {0};
@@ -679,6 +680,7 @@ static void await_step(ren_trainer *t, ren__step *step)
     while (atomic_load_explicit(&step->holders, memory_order_acquire) != 0) {
         ren__chain_help(&t->model->chain, none);
     }
+    ren__chain_await(&t->model->chain, step->job);
     if (!ren__stage_is_idle(&step->stage)) {
         ren__chain_await(&t->model->chain, step->stage.job);
     }

@@ -51,6 +51,7 @@ typedef struct ren__trainer_input {
 typedef struct ren__step {
     ren_trainer *trainer;
     uint64_t seq;
+    ren_job job; /* [post] */
     uint64_t index;
     ren__step_plan *plan;
     uint32_t batch;
@@ -63,7 +64,7 @@ typedef struct ren__step {
     uint64_t *applied;     /* pinned; see ren__step_issue */
     void (*inputs_consumed)(void *user);
     void *user;
-    uint32_t issued; /* written by issue, read by finish */
+    ren_step_result outcome; /* written by finish, read by the core behind it */
     uint32_t uses_stage;
     _Atomic uint32_t consumed; /* exchanged by whoever tells the host that its inputs are free */
     /* finish, and the notification from issue on. 0 = free; the release of the last one pairs with
