@@ -74,22 +74,20 @@ static void step_transferred(void *user, ren_status status)
 
 static void step_finish(void *self, ren_completion *c)
 {
-    /* What c->step points to is read after finish has returned, when the record may be in use
-     * again; the thread's own scratch is not. */
-    static _Thread_local ren_step_result result;
     ren__step *step = self;
     ren__chain *chain = &step->trainer->model->chain;
-    memset(&result, 0, sizeof result);
-    result.index = step->index;
-    result.path = REN_PATH_QUEUED;
-    result.loss = NAN;
+    ren_step_result *outcome = &step->outcome;
+    memset(outcome, 0, sizeof *outcome);
+    outcome->index = step->index;
+    outcome->path = REN_PATH_QUEUED;
+    outcome->loss = NAN;
     if (c->status == REN_OK) {
-        result.loss = step->result->loss;
-        result.grad_norm = step->trainer->clips ? step->result->grad_norm : 0.0f;
-        result.loss_scale = step->result->loss_scale;
-        result.skipped = step->result->found_inf;
+        outcome->loss = step->result->loss;
+        outcome->grad_norm = step->trainer->clips ? step->result->grad_norm : 0.0f;
+        outcome->loss_scale = step->result->loss_scale;
+        outcome->skipped = step->result->found_inf;
     }
-    c->step = &result;
+    c->step = outcome;
     consume(step);
     /* release: pairs with ren__trainer_plan's acquire; the plan may be dropped. */
     atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_release);
