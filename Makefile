@@ -103,12 +103,12 @@ TEST_DIRS := unit conformance stress fault abi golden
 LIB_SOURCES   := $(sort $(wildcard $(LIB_DIRS:%=%/*.c)))
 TEST_SOURCES  := $(sort $(wildcard $(TEST_DIRS:%=tests/%/test_*.c)))
 TEST_SCRIPTS  := $(sort $(wildcard $(TEST_DIRS:%=tests/%/test_*.sh)))
-TEST_HELPERS  := $(sort $(wildcard tests/support/*.c) \
+TEST_HELPERS  := $(sort $(wildcard tests/support/*.c tests/bench/models/*.c) \
                  $(filter-out $(TEST_SOURCES),$(wildcard $(TEST_DIRS:%=tests/%/*.c))))
 DEMO_DIRS     := $(sort $(patsubst %/,%,$(dir $(wildcard demos/*/*.c))))
 BENCH_SOURCES := $(sort $(wildcard tests/bench/*_bench.c))
 BENCH_HELPERS := $(sort $(filter-out $(BENCH_SOURCES),$(wildcard tests/bench/*.c)) \
-                 $(wildcard tests/bench/*.cpp))
+                 $(wildcard tests/bench/*.cpp tests/bench/models/*.c))
 
 object = $(addsuffix .o,$(addprefix $(B)/obj/,$(basename $(1))))
 
