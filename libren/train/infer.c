@@ -127,7 +127,7 @@ static ren_status build_plan(ren__infer_output *o, infer_plan *ip, uint32_t batc
                              ren__task_graph *g, ren_error *err)
 {
     ren_model *m = o->model;
-    ren__plan_config config = {.policy = REN__POLICY_STATIC,
+    ren__plan_config config = {.policy = REN__POLICY_GREEDY,
                                .lanes = ren__runtime_lanes(m->rt),
                                .origin = REN_STREAM_UPDATE,
                                .reuse = 1};

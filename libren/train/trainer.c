@@ -213,7 +213,7 @@ static ren_status build_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch,
                              ren__task_graph *g, ren_error *err)
 {
     const ren__host_allocator *a = t->model->allocator;
-    ren__plan_config config = {.policy = REN__POLICY_STATIC,
+    ren__plan_config config = {.policy = REN__POLICY_GREEDY,
                                .lanes = ren__runtime_lanes(t->rt),
                                .origin = REN_STREAM_UPDATE,
                                .reuse = 1};

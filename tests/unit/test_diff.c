@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_diff.c - the tasks that differentiation lists, and their streams.
+ *
+ * Looks at the task list and the STATIC plan of small models, without running anything: which tasks
+ * there are, on which stream the table puts them, and what is left out.
+ */
+#include "../golden/nets.h"
+#include "../support/runtime.h"
+#include "../support/test.h"
+
+#include "../../libren/graph/internal.h"
+#include "../../libren/train/diff.h"
+
+#include <string.h>
+
+typedef struct listing {
+    ren__diff d;
+    ren__task_graph *g;
+    ren__plan *plan;
+} listing;
+
+static ren_runtime *rt;
+
+static void list_tasks(listing *l, ren_model *m, ren_tensor target, uint32_t training)
+{
+    ren__plan_config config = {.policy = REN__POLICY_STATIC,
+                               .lanes = 5,
+                               .lane_of = {0, 1, 2, 3, 4},
+                               .origin = REN_STREAM_UPDATE,
+                               .reuse = 1};
+    ren_error err;
+    memset(l, 0, sizeof *l);
+    CU_ASSERT_EQUAL_FATAL(ren_infer_prepare(m, target, NULL), REN_OK); /* lays parameters out */
+    CU_ASSERT_EQUAL_FATAL(ren__diff_init(&l->d, m, ren__model_node_of(m, target), training, &err),
+                          REN_OK);
+    CU_ASSERT_EQUAL_FATAL(ren__task_graph_create(m->allocator, &l->g), REN_OK);
+    ren__diff_emit(&l->d, l->g, 4);
+    CU_ASSERT_EQUAL_FATAL(ren__plan_build(l->g, &config, m->allocator, &l->plan, &err), REN_OK);
+}
+
+static void drop_listing(listing *l)
+{
+    ren__plan_destroy(l->plan);
+    ren__task_graph_destroy(l->g);
+    ren__diff_deinit(&l->d);
+}
+
+static const ren__task *task_at(const listing *l, uint32_t i)
+{
+    return &((const ren__task *)l->g->tasks.items)[i];
+}
+
+/* Tasks of this kind (of the layer `name`, unless NULL) on this stream. */
+static uint32_t count(const listing *l, ren__op_kind kind, const char *name, ren_stream stream)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->g->tasks.count; i++) {
+        const ren__task *t = task_at(l, i);
+        n += t->op.kind == kind && (!name || strcmp(t->name, name) == 0) &&
+             ren__plan_task_stream(l->plan, i) == stream;
+    }
+    return n;
+}
+
+static uint32_t find(const listing *l, ren__op_kind kind, const char *name)
+{
+    for (uint32_t i = 0; i < l->g->tasks.count; i++) {
+        if (task_at(l, i)->op.kind == kind && strcmp(task_at(l, i)->name, name) == 0) {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+static uint32_t edge_between(const listing *l, uint32_t a, uint32_t b)
+{
+    const ren__array *lists[2] = {&l->plan->data, &l->plan->order};
+    for (uint32_t k = 0; k < 2; k++) {
+        for (uint32_t i = 0; i < lists[k]->count; i++) {
+            const ren__edge *e = &ren__plan_edges(lists[k])[i];
+            if ((e->from == a && e->to == b) || (e->from == b && e->to == a)) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* The backward pass of a linear layer forks: weight gradient on COMP_1, bias gradient on COMP_2,
+ * data gradient on COMP_3, no edge between them; the first layer has no data gradient at all. */
+static void test_linear_backward_forks(void)
+{
+    listing l;
+    net n;
+    net_build(&n, rt, NET_MLP, 4, 1);
+    list_tasks(&l, n.model, n.loss, 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_LINEAR_FWD, NULL, REN_STREAM_COMP_1), 3);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_LINEAR_BWD_WEIGHT, NULL, REN_STREAM_COMP_1), 3);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_BIAS_GRAD, NULL, REN_STREAM_COMP_2), 3);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_LINEAR_BWD_DATA, NULL, REN_STREAM_COMP_3), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_LINEAR_BWD_DATA, "l1", REN_STREAM_COMP_3), 0);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_ACT_FWD, NULL, REN_STREAM_COMP_3), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_XENT_FWD, NULL, REN_STREAM_COMP_1), 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_XENT_BWD, NULL, REN_STREAM_COMP_1), 1);
+    CU_ASSERT_EQUAL(l.g->tasks.count, 3 + 3 + 3 + 2 + 2 + 2 + 2);
+    uint32_t dw = find(&l, REN__OP_LINEAR_BWD_WEIGHT, "l2");
+    uint32_t db = find(&l, REN__OP_BIAS_GRAD, "l2");
+    uint32_t dx = find(&l, REN__OP_LINEAR_BWD_DATA, "l2");
+    CU_ASSERT_FATAL(dw != UINT32_MAX && db != UINT32_MAX && dx != UINT32_MAX);
+    CU_ASSERT_FALSE(edge_between(&l, dw, db));
+    CU_ASSERT_FALSE(edge_between(&l, dw, dx));
+    CU_ASSERT_FALSE(edge_between(&l, db, dx));
+    drop_listing(&l);
+    ren_model_destroy(n.model);
+}
+
+/* Convolutions fork the same way; pooling and batch norm are on COMP_2. */
+static void test_conv_backward_forks(void)
+{
+    listing l;
+    net n;
+    net_build(&n, rt, NET_LENET, 4, 1);
+    list_tasks(&l, n.model, n.loss, 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_CONV_FWD, NULL, REN_STREAM_COMP_1), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_CONV_BWD_WEIGHT, NULL, REN_STREAM_COMP_1), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_CONV_BWD_DATA, NULL, REN_STREAM_COMP_3), 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_MAX_POOL_FWD, NULL, REN_STREAM_COMP_2), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_MAX_POOL_BWD, NULL, REN_STREAM_COMP_2), 2);
+    drop_listing(&l);
+    ren_model_destroy(n.model);
+    net_build(&n, rt, NET_TINYRES, 4, 1);
+    list_tasks(&l, n.model, n.loss, 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_BATCH_NORM_TRAIN, NULL, REN_STREAM_COMP_2), 6);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_BATCH_NORM_BWD, NULL, REN_STREAM_COMP_2), 6);
+    /* Two inputs of residual blocks have two readers each: one sum each. */
+    CU_ASSERT_EQUAL(count(&l, REN__OP_ADD, NULL, REN_STREAM_COMP_3), 2 + 2);
+    drop_listing(&l);
+    /* Inference has none of the backward pass, and evaluates batch norm. */
+    list_tasks(&l, n.model, n.logits, 0);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_BATCH_NORM_EVAL, NULL, REN_STREAM_COMP_2), 6);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_CONV_FWD, NULL, REN_STREAM_COMP_1), 6);
+    CU_ASSERT_EQUAL(l.g->tasks.count, 6 + 6 + 5 + 2 + 1 + 1);
+    drop_listing(&l);
+    ren_model_destroy(n.model);
+}
+
+/* What the loss does not need is not computed: a second head, an input nobody reads; and a dropout
+ * layer without parameters before it has no backward task. */
+static void test_only_what_is_needed(void)
+{
+    int64_t dims[2] = {4, 20};
+    ren_linear_options o = ren_linear_options_default();
+    ren_model *m = NULL;
+    listing l;
+    o.units = 10;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    (void)ren_input(m, "spare", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    ren_tensor dropped = ren_dropout(m, "drop", ren_relu(m, "early", x), NULL);
+    ren_tensor h = ren_linear(m, "used", dropped, &o);
+    (void)ren_linear(m, "head", h, &o);
+    ren_tensor loss = ren_softmax_cross_entropy(m, "loss", h, y, NULL);
+    list_tasks(&l, m, loss, 1);
+    CU_ASSERT_EQUAL(find(&l, REN__OP_LINEAR_FWD, "head"), UINT32_MAX);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_DROPOUT_FWD, NULL, REN_STREAM_COMP_2), 1);
+    CU_ASSERT_EQUAL(find(&l, REN__OP_DROPOUT_BWD, "drop"), UINT32_MAX);
+    CU_ASSERT_EQUAL(find(&l, REN__OP_ACT_BWD, "early"), UINT32_MAX);
+    CU_ASSERT_EQUAL(find(&l, REN__OP_LINEAR_BWD_DATA, "used"), UINT32_MAX);
+    CU_ASSERT_EQUAL(l.d.param_used[0], 1);
+    CU_ASSERT_EQUAL(l.d.param_used[2], 0);
+    drop_listing(&l);
+    ren_model_destroy(m);
+}
+
+/* Sixteen tensors are more than one join or split takes: two levels, every input once. */
+static void test_concat_of_sixteen(void)
+{
+    int64_t dims[2] = {4, 3};
+    ren_linear_options o = ren_linear_options_default();
+    ren_tensor parts[16];
+    ren_model *m = NULL;
+    listing l;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    for (uint32_t i = 0; i < 16; i++) {
+        char name[8] = {'p', (char)('a' + i), '\0'};
+        o.units = 1 + i;
+        parts[i] = ren_linear(m, name, x, &o);
+    }
+    ren_tensor joined = ren_concat(m, "join", parts, 16);
+    ren_tensor loss = ren_softmax_cross_entropy(m, "loss", joined, y, NULL);
+    CU_ASSERT_EQUAL_FATAL(ren_model_status(m, NULL), REN_OK);
+    list_tasks(&l, m, loss, 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_CONCAT, NULL, REN_STREAM_COMP_3), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_SPLIT, NULL, REN_STREAM_COMP_3), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_LINEAR_BWD_WEIGHT, NULL, REN_STREAM_COMP_1), 16);
+    drop_listing(&l);
+    /* And it runs: the joined values are those of the parts, in order. */
+    float in[12], all[4 * 136], one[4 * 16];
+    ren_job job;
+    for (uint32_t i = 0; i < 12; i++) {
+        in[i] = (float)i - 5.0f;
+    }
+    ren_binding binding = {"x", in, sizeof in};
+    ren_infer_desc desc = ren_infer_desc_default();
+    desc.bindings = &binding;
+    desc.binding_count = 1;
+    desc.deliver = REN_DELIVER_NONE;
+    desc.output = joined;
+    desc.out_data = all;
+    desc.out_bytes = sizeof all;
+    CU_ASSERT_EQUAL(ren_infer(m, &desc, &job), REN_OK);
+    CU_ASSERT_EQUAL(ren_wait(rt, job, UINT64_C(10000000000)), REN_OK);
+    for (uint32_t i = 0, at = 0; i < 16; at += ++i) {
+        desc.output = parts[i];
+        desc.out_data = one;
+        desc.out_bytes = 4 * (1 + i) * sizeof(float);
+        CU_ASSERT_EQUAL(ren_infer(m, &desc, &job), REN_OK);
+        CU_ASSERT_EQUAL(ren_wait(rt, job, UINT64_C(10000000000)), REN_OK);
+        for (uint32_t r = 0; r < 4; r++) {
+            CU_ASSERT_EQUAL(memcmp(all + r * 136 + at, one + r * (1 + i), (1 + i) * 4), 0);
+        }
+    }
+    ren_model_destroy(m);
+}
+
+/* A target that depends on parameters is refused, and the text says which. */
+static void test_regression_target(void)
+{
+    int64_t dims[2] = {4, 3};
+    ren_linear_options o = ren_linear_options_default();
+    ren_trainer *t = NULL;
+    ren_model *m = NULL;
+    ren_error err;
+    o.units = 3;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor goal = ren_linear(m, "goal", x, &o);
+    ren_tensor loss = ren_mse(m, "loss", ren_linear(m, "guess", x, &o), goal);
+    CU_ASSERT_EQUAL(ren_trainer_create(m, loss, NULL, &t, &err), REN_ERR_UNSUPPORTED);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, "goal"));
+    ren_model_destroy(m);
+}
+
+int main(int argc, char **argv)
+{
+    static const ren_test_case cases[] = {
+        {"test_linear_backward_forks", test_linear_backward_forks},
+        {"test_conv_backward_forks", test_conv_backward_forks},
+        {"test_only_what_is_needed", test_only_what_is_needed},
+        {"test_concat_of_sixteen", test_concat_of_sixteen},
+        {"test_regression_target", test_regression_target},
+    };
+    ren_runtime_config config = ren_test_config();
+    if (ren_runtime_create(&config, &rt, NULL) != REN_OK) {
+        return 1;
+    }
+    int status = ren_test_main(argc, argv, "unit/test_diff", cases, REN_TEST_COUNT(cases), 60);
+    return ren_runtime_shutdown(rt, UINT64_C(10000000000)) == REN_OK ? status : 1;
+}
