@@ -7,6 +7,7 @@
  * fail.
  */
 #include "../golden/nets.h"
+#include "../support/ren_test.h"
 #include "../support/runtime.h"
 #include "../support/test.h"
 
@@ -14,13 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS   50u
-#define BATCHES 4u
+#define MOST_STEPS 50u
+#define SEEDS      8u
+#define BATCHES    4u
 
 typedef struct outcome {
     float *params;
     size_t count;
-    float losses[STEPS];
+    float losses[MOST_STEPS];
 } outcome;
 
 static void make_data(const net *n, float **x, int32_t **labels)
@@ -38,12 +40,13 @@ static void make_data(const net *n, float **x, int32_t **labels)
     }
 }
 
-static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, outcome *out)
+static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, uint32_t steps,
+                  outcome *out)
 {
     ren_runtime_config config = ren_test_config();
     ren_trainer_config how = ren_trainer_config_default();
     ren_trainer *t = NULL;
-    net_result results[STEPS];
+    net_result results[MOST_STEPS];
     ren_job job = {0};
     float *x;
     int32_t *labels;
@@ -59,7 +62,7 @@ static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, outc
     how.weight_decay = 1e-4f;
     CU_ASSERT_EQUAL_FATAL(ren_trainer_create(n.model, n.loss, &how, &t, NULL), REN_OK);
     make_data(&n, &x, &labels);
-    for (uint32_t i = 0; i < STEPS; i++) {
+    for (uint32_t i = 0; i < steps; i++) {
         size_t b = i % BATCHES;
         ren_status status;
         do {
@@ -73,7 +76,7 @@ static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, outc
     ren_trainer_destroy(t);
     ren_model_destroy(n.model);
     ren_test_shutdown(rt);
-    for (uint32_t i = 0; i < STEPS; i++) {
+    for (uint32_t i = 0; i < steps; i++) {
         CU_ASSERT_EQUAL(results[i].calls, 1);
         CU_ASSERT_EQUAL(results[i].status, REN_OK);
         CU_ASSERT_EQUAL(results[i].step.index, i + 1);
@@ -87,12 +90,12 @@ static void compare(net_kind kind, ren_optimizer optimizer)
 {
     static const uint32_t counts[] = {1, 2, 3, 5};
     outcome base;
-    train(kind, counts[0], optimizer, &base);
+    train(kind, counts[0], optimizer, MOST_STEPS, &base);
     /* It learns: identical nonsense would pass the comparison as well. */
-    CU_ASSERT(base.losses[STEPS - 1] < base.losses[0]);
+    CU_ASSERT(base.losses[MOST_STEPS - 1] < base.losses[0]);
     for (size_t i = 1; i < REN_TEST_COUNT(counts); i++) {
         outcome other;
-        train(kind, counts[i], optimizer, &other);
+        train(kind, counts[i], optimizer, MOST_STEPS, &other);
         CU_ASSERT_EQUAL_FATAL(other.count, base.count);
         CU_ASSERT_EQUAL(memcmp(other.params, base.params, base.count * sizeof(float)), 0);
         CU_ASSERT_EQUAL(memcmp(other.losses, base.losses, sizeof base.losses), 0);
@@ -126,6 +129,32 @@ static void test_streams_tinyres_sgd(void)
     compare(NET_TINYRES, REN_OPTIMIZER_SGD);
 }
 
+/* The order in which the lanes run is made by seeds, and memory is filled with NaN when it is
+ * taken: a task that may run before its input, or that reads what nobody wrote, changes the
+ * weights. */
+static void test_streams_seeded(void)
+{
+    static const net_kind kinds[] = {NET_LENET, NET_TINYRES, NET_BRANCH};
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        ren_test_skip("seeds order the CPU device's commands");
+        return;
+    }
+    for (size_t k = 0; k < REN_TEST_COUNT(kinds); k++) {
+        outcome base;
+        train(kinds[k], 1, REN_OPTIMIZER_SGD, 4, &base);
+        for (uint32_t seed = 1; seed <= SEEDS / ren_test_slowdown() + 1; seed++) {
+            outcome other;
+            ren_test_seed(NULL, seed);
+            ren_test_poison(NULL, 1);
+            train(kinds[k], 5, REN_OPTIMIZER_SGD, 4, &other);
+            CU_ASSERT_EQUAL(memcmp(other.params, base.params, base.count * sizeof(float)), 0);
+            CU_ASSERT_EQUAL(memcmp(other.losses, base.losses, 4 * sizeof(float)), 0);
+            free(other.params);
+        }
+        free(base.params);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -134,6 +163,7 @@ int main(int argc, char **argv)
         {"test_streams_lenet_sgd", test_streams_lenet_sgd},
         {"test_streams_branch_adamw", test_streams_branch_adamw},
         {"test_streams_tinyres_sgd", test_streams_tinyres_sgd},
+        {"test_streams_seeded", test_streams_seeded},
     };
     return ren_test_main(argc, argv, "conformance/test_streams", cases, REN_TEST_COUNT(cases), 120);
 }
