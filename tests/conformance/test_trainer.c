@@ -401,6 +401,52 @@ static void test_step_refused_staged(void)
     }
 }
 
+/* Three steps, the middle one staged, while nothing moves on TRANS: the staged one is parked, and
+ * the one behind it, whose input is ready, must not overtake it. Trained in another order, the
+ * losses are others. */
+static void test_step_order_staged(void)
+{
+    static borrowed lent[3];
+    ren_trainer_config how = sgd(0.1f);
+    float want[3];
+    world w;
+    open_world(&w, NULL, &how, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        want[i] = loss_of(&w, 700 + i);
+    }
+    close_world(&w);
+    open_world(&w, NULL, &how, 1);
+    ren_test_hold(w.rt, REN_STREAM_TRANS);
+    for (uint32_t i = 0; i < 3; i++) {
+        borrowed *b = &lent[i];
+        void *x;
+        void *labels;
+        memset(b, 0, sizeof *b);
+        fill_batch(700 + i, b->x, b->labels);
+        ren_binding bindings[2] = {{"x", b->x, sizeof b->x},
+                                   {"labels", b->labels, sizeof b->labels}};
+        if (i != 1) {
+            CU_ASSERT_EQUAL_FATAL(ren_input_acquire(w.t, "x", &x, NULL), REN_OK);
+            CU_ASSERT_EQUAL_FATAL(ren_input_acquire(w.t, "labels", &labels, NULL), REN_OK);
+            memcpy(x, b->x, sizeof b->x);
+            memcpy(labels, b->labels, sizeof b->labels);
+            bindings[0].data = bindings[1].data = NULL;
+        }
+        ren_step_desc desc = ren_step_desc_default();
+        desc.bindings = bindings;
+        desc.binding_count = 2;
+        desc.deliver = REN_DELIVER_ANY_THREAD;
+        desc.done = on_borrowed;
+        desc.user = b;
+        CU_ASSERT_EQUAL(ren_trainer_step(w.t, &desc, NULL), REN_OK);
+    }
+    ren_test_release(w.rt, REN_STREAM_TRANS);
+    close_world(&w);
+    for (uint32_t i = 0; i < 3; i++) {
+        CU_ASSERT_EQUAL(lent[i].loss, want[i]);
+    }
+}
+
 /* The copies of a step overlap the step before: with UPDATE held, which no step can end without,
  * the next step's input is taken all the same. A copy that waited for the step before would hang
  * here. */
@@ -567,6 +613,7 @@ int main(int argc, char **argv)
         {"test_inputs_consumed", test_inputs_consumed},
         {"test_inputs_consumed_staged", test_inputs_consumed_staged},
         {"test_step_refused_staged", test_step_refused_staged},
+        {"test_step_order_staged", test_step_order_staged},
         {"test_input_copy_overlaps", test_input_copy_overlaps},
         {"test_input_slot_reuse", test_input_slot_reuse},
         {"test_step_short_batches", test_step_short_batches},
