@@ -105,15 +105,22 @@ ren_status ren__cpu_build_add(ren__cpu_build *b)
 /* ------------------------------------------------------------------ dropout */
 
 /* Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): ten rounds over a counter, keyed. Every
- * element's random word can be computed by itself, so the mask needs no memory and no order. */
-static void philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
+ * element's random word can be computed by itself, so the mask needs no memory and no order. Here
+ * for BATCH counters side by side, word w of counter k in word[w][k]: loops of a constant count,
+ * which compilers turn into vectors. */
+#define BATCH 8u
+
+static void philox(uint32_t word[4][BATCH], uint32_t key0, uint32_t key1)
 {
     for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)counter[0] * UINT32_C(0xD2511F53);
-        uint64_t b = (uint64_t)counter[2] * UINT32_C(0xCD9E8D57);
-        uint32_t next[4] = {(uint32_t)(b >> 32) ^ counter[1] ^ key0, (uint32_t)b,
-                            (uint32_t)(a >> 32) ^ counter[3] ^ key1, (uint32_t)a};
-        memcpy(counter, next, sizeof next);
+        for (size_t k = 0; k < BATCH; k++) {
+            uint64_t a = (uint64_t)word[0][k] * UINT32_C(0xD2511F53);
+            uint64_t b = (uint64_t)word[2][k] * UINT32_C(0xCD9E8D57);
+            word[0][k] = (uint32_t)(b >> 32) ^ word[1][k] ^ key0;
+            word[1][k] = (uint32_t)b;
+            word[2][k] = (uint32_t)(a >> 32) ^ word[3][k] ^ key1;
+            word[3][k] = (uint32_t)a;
+        }
         key0 += UINT32_C(0x9E3779B9);
         key1 += UINT32_C(0xBB67AE85);
     }
@@ -132,15 +139,20 @@ static void dropout(const ren__op *op, void *const *operands, unsigned char *wor
     const float probability = op->desc.alpha;
     const float scale = 1.0f / (1.0f - probability);
     (void)workspace;
-    for (size_t block = 0; block * 4u < n; block++) {
-        uint32_t word[4] = {(uint32_t)block,
-                            (uint32_t)((uint64_t)block >> 32) ^ ((uint32_t)(step >> 32) << 16),
-                            op->desc.layer, (uint32_t)step};
+    for (size_t first = 0; first < n; first += 4u * BATCH) {
+        uint32_t word[4][BATCH];
+        for (size_t k = 0; k < BATCH; k++) {
+            const uint64_t block = (uint64_t)first / 4u + k;
+            word[0][k] = (uint32_t)block;
+            word[1][k] = (uint32_t)(block >> 32) ^ ((uint32_t)(step >> 32) << 16);
+            word[2][k] = op->desc.layer;
+            word[3][k] = (uint32_t)step;
+        }
         philox(word, (uint32_t)control->seed, (uint32_t)(control->seed >> 32));
-        for (size_t j = 0; j < 4u && block * 4u + j < n; j++) {
-            size_t i = block * 4u + j;
-            float uniform = (float)(word[j] >> 8) * (1.0f / 16777216.0f);
-            y[i] = uniform >= probability ? x[i] * scale : 0.0f;
+        const size_t count = n - first < 4u * BATCH ? n - first : 4u * BATCH;
+        for (size_t i = 0; i < count; i++) {
+            float uniform = (float)(word[i % 4u][i / 4u] >> 8) * (1.0f / 16777216.0f);
+            y[first + i] = uniform >= probability ? x[first + i] * scale : 0.0f;
         }
     }
 }

