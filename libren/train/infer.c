@@ -623,12 +623,16 @@ ren_status ren__infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job
     if (out_job) {
         out_job->id = 0;
     }
+    ren_status status = ren__runtime_status(m->rt, NULL);
+    if (status != REN_OK) {
+        return status;
+    }
     uint32_t node = ren__model_node_of(m, desc->output);
     if (node == UINT32_MAX) {
         return REN_ERR_SHAPE;
     }
     ren__infer_output *o = find_output(m, node);
-    ren_status status = o ? REN_OK : prepare(m, node, desc->batch, &o, NULL);
+    status = o ? REN_OK : prepare(m, node, desc->batch, &o, NULL);
     if (status != REN_OK) {
         return status;
     }

@@ -346,6 +346,12 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     if (out_job) {
         out_job->id = 0;
     }
+    /* Lost or forked: said before anything is looked at that another thread may have left locked.
+     * */
+    ren_status status = ren__runtime_status(t->rt, NULL);
+    if (status != REN_OK) {
+        return status;
+    }
     uint32_t batch = desc->batch ? desc->batch : t->batch;
     if (batch > t->batch) {
         return REN_ERR_SHAPE;
@@ -355,7 +361,7 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
         return REN_ERR_QUEUE_FULL;
     }
     step->batch = batch;
-    ren_status status = bind(t, step, desc);
+    status = bind(t, step, desc);
     if (status == REN_OK) {
         status = ren__trainer_plan(t, batch, &step->plan, NULL);
     }
@@ -407,6 +413,9 @@ ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float valu
     if ((uint32_t)scalar >= sizeof places / sizeof places[0] || !isfinite(value)) {
         return REN_ERR_INVALID_ARGUMENT;
     }
+    if (ren__runtime_status(t->rt, NULL) == REN_ERR_FORKED) {
+        return REN_ERR_FORKED;
+    }
     if ((scalar == REN_SCALAR_CLIP_NORM && !t->clips && value != 0.0f) ||
         scalar == REN_SCALAR_EMA_DECAY) {
         ren__runtime_log(t->rt, REN_LOG_ERROR,
@@ -421,14 +430,18 @@ ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float valu
 ren_status ren__trainer_acquire(ren_trainer *t, const char *input, void **out_ptr,
                                 size_t *out_bytes)
 {
+    ren_status status = ren__runtime_status(t->rt, NULL);
     uint32_t i = find_input(t, input);
+    if (status != REN_OK) {
+        return status;
+    }
     if (i == UINT32_MAX) {
         return REN_ERR_NAME;
     }
     ren__trainer_input *in = &t->inputs[i];
     uint32_t slot;
     void *ptr;
-    ren_status status = ren__staging_acquire(&in->staging, &slot, &ptr);
+    status = ren__staging_acquire(&in->staging, &slot, &ptr);
     if (status != REN_OK) {
         return status;
     }

@@ -694,14 +694,17 @@ void ren__trainer_destroy(ren_trainer *t)
         ren__runtime_log(t->rt, REN_LOG_ERROR, "ren_trainer_destroy: refused inside a callback");
         return;
     }
-    pthread_mutex_lock(&m->lock);
-    if (status != REN_ERR_FORKED) {
-        /* A forked child has no device: its copy of the trainer's memory goes with the process. */
-        for (uint32_t i = 0; i < REN__STEPS; i++) {
-            await_step(t, &t->steps[i]);
-        }
-        free_trainer(t);
+    if (status == REN_ERR_FORKED) {
+        /* No device, and perhaps no holder to open the lock again: the memory goes with the
+         * process. */
+        m->trainer = NULL;
+        return;
     }
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < REN__STEPS; i++) {
+        await_step(t, &t->steps[i]);
+    }
+    free_trainer(t);
     m->trainer = NULL;
     pthread_mutex_unlock(&m->lock);
 }

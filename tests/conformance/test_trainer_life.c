@@ -18,6 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------------ cancel and destroy */
 
@@ -288,6 +290,90 @@ static void test_device_lost(void)
     ren_trainer_destroy(w.t);
     ren_model_destroy(w.n.model);
     CU_ASSERT_EQUAL(ren_runtime_shutdown(w.rt, 5 * SECOND), REN_OK);
+}
+
+/* The host aborts while the device is stuck under steps: each accepted one completes once, with an
+ * error, and everything can be destroyed. */
+static void test_abort_under_steps(void)
+{
+    static float x[BATCH * ROW];
+    static int32_t labels[BATCH];
+    static seen seens[8];
+    seen late;
+    ren_trainer_config how = sgd(0.01f);
+    uint32_t accepted = 0;
+    world w;
+    open_world(&w, NULL, &how, 0);
+    fill_batch(9, x, labels);
+    ren_test_hold(w.rt, REN_STREAM_UPDATE);
+    while (accepted < 8 && post(&w, x, labels, &seens[accepted], NULL) == REN_OK) {
+        accepted++;
+    }
+    CU_ASSERT_EQUAL(ren_runtime_abort(w.rt), REN_OK);
+    for (uint32_t i = 0; i < accepted; i++) {
+        await_calls(&seens[i].calls, 1);
+        CU_ASSERT(seens[i].status < 0);
+    }
+    CU_ASSERT(post(&w, x, labels, &late, NULL) < 0);
+    ren_test_release(w.rt, REN_STREAM_UPDATE);
+    ren_trainer_destroy(w.t);
+    ren_model_destroy(w.n.model);
+    CU_ASSERT_EQUAL(ren_runtime_shutdown(w.rt, 5 * SECOND), REN_OK);
+    for (uint32_t i = 0; i < accepted; i++) {
+        CU_ASSERT_EQUAL(seens[i].calls, 1);
+        CU_ASSERT_EQUAL(seens[i].consumed, 1);
+    }
+}
+
+static int child_of_fork(world *w, float *x, int32_t *labels)
+{
+    seen s;
+    void *ptr;
+    float bias[10];
+    ren_infer_desc desc = ren_infer_desc_default();
+    desc.output = w->n.logits;
+    desc.out_data = bias;
+    int wrong = post(w, x, labels, &s, NULL) != REN_ERR_FORKED;
+    wrong += ren_infer(w->n.model, &desc, NULL) != REN_ERR_FORKED;
+    wrong += ren_input_acquire(w->t, "x", &ptr, NULL) != REN_ERR_FORKED;
+    wrong += ren_trainer_set_scalar(w->t, REN_SCALAR_MOMENTUM, 0.0f) != REN_ERR_FORKED;
+    wrong += ren_param_get(w->n.model, "l3.bias", bias, sizeof bias) != REN_ERR_FORKED;
+    wrong += ren_param_set(w->n.model, "l3.bias", bias, sizeof bias) != REN_ERR_FORKED;
+    ren_trainer_destroy(w->t);
+    ren_model_destroy(w->n.model);
+    wrong += ren_runtime_destroy(w->rt) != REN_OK;
+    return wrong;
+}
+
+/* Failure row 36: a child forked under steps gets REN_ERR_FORKED from every call, can destroy all
+ * it sees, and ends; the parent's steps go on. */
+static void test_fork_under_steps(void)
+{
+    static float x[BATCH * ROW];
+    static int32_t labels[BATCH];
+    static seen seens[4];
+    ren_trainer_config how = sgd(0.01f);
+    world w;
+    open_world(&w, NULL, &how, 0);
+    fill_batch(9, x, labels);
+    for (uint32_t i = 0; i < 4; i++) {
+        CU_ASSERT_EQUAL(post(&w, x, labels, &seens[i], NULL), REN_OK);
+    }
+    pid_t child = fork();
+    CU_ASSERT_FATAL(child >= 0);
+    if (child == 0) {
+        (void)alarm(5);
+        _exit(child_of_fork(&w, x, labels));
+    }
+    int status = -1;
+    CU_ASSERT_EQUAL(waitpid(child, &status, 0), child);
+    CU_ASSERT(WIFEXITED(status));
+    CU_ASSERT_EQUAL(WEXITSTATUS(status), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        await_calls(&seens[i].calls, 1);
+        CU_ASSERT_EQUAL(seens[i].status, REN_OK);
+    }
+    close_world(&w);
 }
 
 /* ------------------------------------------------------------------ weights beside steps */
@@ -591,6 +677,8 @@ int main(int argc, char **argv)
         {"test_failing_copies", test_failing_copies},
         {"test_failing_events", test_failing_events},
         {"test_device_lost", test_device_lost},
+        {"test_abort_under_steps", test_abort_under_steps},
+        {"test_fork_under_steps", test_fork_under_steps},
         {"test_read_under_training", test_read_under_training},
         {"test_write_under_training", test_write_under_training},
         {"test_write_some", test_write_some},
