@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/bench/step_bench.c - what a training step costs, path by path.
+ *
+ * Question  How long is a step of each standard model when the host waits after each task (sync),
+ *           on one stream (async), planned over the streams (planned), and replayed as a graph of
+ *           one stream (graph1) or of several (graph)?
+ * Method    All paths of one model are open at the same time and take turns, a run of steps each,
+ *           as often as --repeats says; the medians of the runs are kept. Two steps are under way
+ *           at a time; filling the input slots is inside the time. A run takes about a third of a
+ *           second; big models get fewer steps and fewer repeats.
+ * Check     Every path must train, and train alike: the losses of the first steps agree within a
+ *           tolerance, the last is finite and below the first. Otherwise the program fails.
+ * Flags     --device cpu|cuda   default cpu
+ *           --model NAMES       separated by commas; default all but resnet50-224 (all on CUDA)
+ *           --batch N           default by model
+ *           --precision NAMES   f32, f16, bf16; default f32, on CUDA f32,f16
+ *           --path NAMES        sync, async, planned, graph1, graph; default all
+ *           --steps N           of a run; default by time
+ *           --streams N         of planned and graph, which are then called planned-N and graph-N
+ *           --cpu-threads N     of a large operation on the CPU device; default libren's
+ *           --module FILE       libren_cuda.so
+ *           and those of bench.h. sync, async and planned are printed as a ratio, too.
+ * Metrics   step_ms, events_per_step (recorded), bubble_share (see ren_stats), nodes (tasks).
+ *           Printed only: processor time and context switches of all threads, per step.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "step_session.h"
+
+#define RUN_NS     3e8 /* aimed at, of one run */
+#define CASE_NS    3e9 /* aimed at, of all runs of one path */
+#define SLOW_NS    4e8 /* a step this long is warm after two */
+#define MOST_STEPS 2000
+#define REPEATS    64u /* most */
+
+static const char *const path_names[STEP_PATHS] = {"sync", "async", "planned", "graph1", "graph"};
+static const char *const precision_names[] = {"f32", "f16", "bf16"}; /* by ren_precision */
+enum {
+    PRECISIONS = 3
+};
+
+typedef struct options {
+    ren_device_kind device;
+    const char *models, *precisions, *paths; /* comma-separated; NULL = default */
+    const char *module_path;
+    uint32_t batch, steps, streams, cpu_threads;
+} options;
+
+typedef struct path_case {
+    char name[96];
+    step_session *session;
+    uint32_t steps, repeats;
+    step_figures runs[REPEATS];
+    uint32_t run_count;
+} path_case;
+
+/* ------------------------------------------------------------------ flags */
+
+static options opt = {.device = REN_DEVICE_CPU};
+
+static int read_option(int argc, char **argv, int i)
+{
+    const struct {
+        const char *flag;
+        const char **text;
+        uint32_t *number;
+    } flags[] = {{"--model", &opt.models, NULL},    {"--precision", &opt.precisions, NULL},
+                 {"--path", &opt.paths, NULL},      {"--module", &opt.module_path, NULL},
+                 {"--batch", NULL, &opt.batch},     {"--steps", NULL, &opt.steps},
+                 {"--streams", NULL, &opt.streams}, {"--cpu-threads", NULL, &opt.cpu_threads}};
+    if (i + 1 >= argc) {
+        return 0;
+    }
+    if (strcmp(argv[i], "--device") == 0) {
+        opt.device = strcmp(argv[i + 1], "cuda") == 0 ? REN_DEVICE_CUDA : REN_DEVICE_CPU;
+        return 2;
+    }
+    for (size_t f = 0; f < sizeof flags / sizeof flags[0]; f++) {
+        if (strcmp(argv[i], flags[f].flag) != 0) {
+            continue;
+        }
+        if (flags[f].text) {
+            *flags[f].text = argv[i + 1];
+        } else {
+            *flags[f].number = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        }
+        return 2;
+    }
+    return 0;
+}
+
+/* Whether a comma-separated list holds a word. */
+static bool lists(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, word, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool wants_model(const char *name)
+{
+    if (opt.models) {
+        return lists(opt.models, name);
+    }
+    return opt.device == REN_DEVICE_CUDA || strcmp(name, "resnet50-224") != 0;
+}
+
+static bool wants_precision(const char *name)
+{
+    const char *by_default = opt.device == REN_DEVICE_CUDA ? "f32,f16" : "f32";
+    return lists(opt.precisions ? opt.precisions : by_default, name);
+}
+
+/* ------------------------------------------------------------------ check */
+
+/* Ends the program unless all paths trained, and alike. */
+static void check_training(const path_case *cases, uint32_t count, ren_precision precision)
+{
+    const double tolerance = precision == REN_PRECISION_F32 ? 1e-3 : 5e-2;
+    const path_case *model = NULL; /* the path that the others are compared with */
+    for (uint32_t i = 0; i < count; i++) {
+        const path_case *c = &cases[i];
+        if (!c->session) {
+            continue;
+        }
+        const float *first, *wanted;
+        uint32_t n = step_session_losses(c->session, &first);
+        model = model ? model : c;
+        uint32_t m = step_session_losses(model->session, &wanted);
+        for (uint32_t k = 0; k < n && k < m && k < 8; k++) {
+            if (!(fabs((double)(first[k] - wanted[k])) <= tolerance * (double)wanted[k])) {
+                (void)fprintf(stderr, "%s: the loss of step %u is %g, that of %s is %g\n", c->name,
+                              (unsigned)(k + 1), (double)first[k], model->name, (double)wanted[k]);
+                exit(1);
+            }
+        }
+        float last = step_session_last_loss(c->session);
+        if (!isfinite(last) || (step_session_steps(c->session) > 30 && last >= first[0])) {
+            (void)fprintf(stderr, "%s: does not train: the loss went from %g to %g\n", c->name,
+                          (double)first[0], (double)last);
+            exit(1);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ one model */
+
+static void open_case(path_case *c, const bench *b, const step_config *config)
+{
+    char why[256];
+    c->session = NULL;
+    c->run_count = 0;
+    const char *path = path_names[config->path];
+    bool many = config->path == STEP_PLANNED || config->path == STEP_GRAPH;
+    char streams[16] = "";
+    if (many && opt.streams) {
+        (void)snprintf(streams, sizeof streams, "-%u", (unsigned)opt.streams);
+    }
+    (void)snprintf(c->name, sizeof c->name, "%s/%u/%s/%s%s", config->model->name,
+                   (unsigned)config->batch, precision_names[config->precision], path, streams);
+    if ((opt.paths && !lists(opt.paths, path)) || !bench_wants(b, c->name)) {
+        return;
+    }
+    c->session = step_session_open(config, why, sizeof why);
+    if (!c->session) {
+        printf("%-36s %10s  %s\n", c->name, "n/a", why);
+    }
+}
+
+/* Warm, find out how long a step takes, and how many to run how often. */
+static void warm_up(path_case *c, const bench *b, bool graph)
+{
+    (void)step_session_run(c->session, 1);
+    step_figures f = step_session_run(c->session, 1);
+    if (f.step_ns < SLOW_NS || graph) {
+        uint32_t more = f.step_ns < SLOW_NS ? 4 : 1;
+        (void)step_session_run(c->session, 4 + more);
+        f = step_session_run(c->session, more);
+    }
+    if (!f.on_path) {
+        printf("%-36s %10s  its steps stay on the queued path\n", c->name, "n/a");
+        step_session_close(c->session);
+        c->session = NULL;
+        return;
+    }
+    double steps = RUN_NS / (b->quick ? 10.0 : 1.0) / f.step_ns;
+    c->steps = opt.steps ? opt.steps : (uint32_t)fmin(fmax(steps, 2.0), MOST_STEPS);
+    double repeats = fmax(3.0, CASE_NS / (f.step_ns * c->steps));
+    repeats = fmin(repeats, (double)(b->repeats < REPEATS ? b->repeats : REPEATS));
+    c->repeats = (uint32_t)repeats;
+}
+
+static double median_of(const path_case *c, size_t offset, double *out_low, double *out_high)
+{
+    double values[REPEATS];
+    for (uint32_t r = 0; r < c->run_count; r++) {
+        memcpy(&values[r], (const char *)&c->runs[r] + offset, sizeof values[r]);
+    }
+    double median = bench_median(values, c->run_count);
+    *out_low = values[0];
+    *out_high = values[c->run_count - 1];
+    return median;
+}
+
+static double report(const path_case *c, const bench *b)
+{
+    double low, high, ignored;
+    double step = median_of(c, offsetof(step_figures, step_ns), &low, &high) / 1e6;
+    double events = median_of(c, offsetof(step_figures, events), &ignored, &ignored);
+    double bubble = median_of(c, offsetof(step_figures, bubble), &ignored, &ignored);
+    double cpu = median_of(c, offsetof(step_figures, cpu_ns), &ignored, &ignored) / 1e6;
+    double switches = median_of(c, offsetof(step_figures, switches), &ignored, &ignored);
+    uint32_t nodes = step_session_nodes(c->session);
+    printf("%-36s %10.4f %10.4f %10.4f %8.1f %8.3f %6u %9.4f %8.1f %6u\n", c->name, step, low / 1e6,
+           high / 1e6, events, bubble, (unsigned)nodes, cpu, switches,
+           (unsigned)(c->steps * c->run_count));
+    bench_row(b, c->name, "step_ms", "ms", step);
+    bench_row(b, c->name, "events_per_step", "events", events);
+    bench_row(b, c->name, "bubble_share", "share", bubble);
+    bench_row(b, c->name, "nodes", "tasks", nodes);
+    return step;
+}
+
+static void run_model(const bench *b, const bench_model *model, ren_precision precision)
+{
+    static path_case cases[STEP_PATHS];
+    double step[STEP_PATHS] = {0};
+    step_config config = {.model = model,
+                          .batch = opt.batch ? opt.batch : model->batch,
+                          .precision = precision,
+                          .device = opt.device,
+                          .streams = opt.streams,
+                          .cpu_threads = opt.cpu_threads,
+                          .module_path = opt.module_path};
+    uint32_t most = 0;
+    for (uint32_t p = 0; p < STEP_PATHS; p++) {
+        config.path = (step_path)p;
+        open_case(&cases[p], b, &config);
+        if (cases[p].session) {
+            warm_up(&cases[p], b, p >= STEP_GRAPH1);
+        }
+        if (cases[p].session) {
+            most = cases[p].repeats > most ? cases[p].repeats : most;
+        }
+    }
+    for (uint32_t r = 0; r < most; r++) {
+        for (uint32_t p = 0; p < STEP_PATHS; p++) {
+            path_case *c = &cases[p];
+            if (c->session && r < c->repeats) {
+                c->runs[c->run_count++] = step_session_run(c->session, c->steps);
+            }
+        }
+    }
+    check_training(cases, STEP_PATHS, precision);
+    for (uint32_t p = 0; p < STEP_PATHS; p++) {
+        if (cases[p].session) {
+            step[p] = report(&cases[p], b);
+        }
+        step_session_close(cases[p].session);
+    }
+    if (step[STEP_ASYNC] > 0 && step[STEP_PLANNED] > 0) {
+        printf("%-36s sync:async %.3f  async:planned %.3f\n", "",
+               step[STEP_SYNC] / step[STEP_ASYNC], step[STEP_ASYNC] / step[STEP_PLANNED]);
+    }
+    (void)fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    bench b;
+    bench_init(&b, argc, argv, "step", read_option);
+    printf("%-36s %10s %10s %10s %8s %8s %6s %9s %8s %6s\n", "case", "step ms", "lowest", "highest",
+           "events", "bubble", "nodes", "cpu ms", "switches", "steps");
+    for (size_t i = 0; i < bench_model_count; i++) {
+        for (uint32_t p = 0; p < PRECISIONS && wants_model(bench_models[i].name); p++) {
+            if (wants_precision(precision_names[p])) {
+                run_model(&b, &bench_models[i], (ren_precision)p);
+            }
+        }
+    }
+    return 0;
+}

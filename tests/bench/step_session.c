@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/bench/step_session.c - a host that trains: acquire, fill, post, pump. See step_session.h.
+ *
+ * The host thread does what a host does: it takes staging slots, copies a batch into them, posts
+ * the step, and sleeps until a completion waits for its pump once two steps are under way. All of
+ * that is inside the time of a step.
+ */
+#include "step_session.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "../../libren/graph/plan.h"
+#include "../../libren/train/trainer_state.h"
+#include "bench.h"
+
+enum {
+    BATCHES = 2, /* of data, used in turn */
+    IN_FLIGHT = 2,
+    FIRST_LOSSES = 32
+};
+
+struct step_session {
+    step_config config;
+    ren_runtime *rt;
+    ren_model *model;
+    ren_trainer *trainer;
+    void *data[BATCHES][BENCH_MODEL_INPUTS];
+    uint32_t nodes;
+    uint64_t posted;
+    uint32_t in_flight;
+    float first[FIRST_LOSSES];
+    uint64_t done;
+    float last;
+};
+
+static void must(const step_session *s, ren_status status, const char *what)
+{
+    if (status != REN_OK) {
+        (void)fprintf(stderr, "step_bench: %s: %s: %s\n", s->config.model->name, what,
+                      ren_status_name(status));
+        exit(1);
+    }
+}
+
+/* ------------------------------------------------------------------ life */
+
+static bool is_missing(ren_status status)
+{
+    return status == REN_ERR_UNSUPPORTED || status == REN_ERR_NO_DEVICE ||
+           status == REN_ERR_NO_DEVICE_MEMORY;
+}
+
+static ren_status open_runtime(step_session *s, ren_error *err)
+{
+    const step_config *c = &s->config;
+    ren_runtime_config config = ren_runtime_config_default();
+    bool one_stream = c->path == STEP_SYNC || c->path == STEP_ASYNC || c->path == STEP_GRAPH1;
+    config.device = c->device;
+    config.module_path = c->module_path;
+    config.cpu_threads = c->cpu_threads;
+    config.streams = one_stream ? 1 : c->streams;
+    config.disable_graphs = c->path < STEP_GRAPH1;
+    config.seed = 1;
+    return ren_runtime_create(&config, &s->rt, err);
+}
+
+static ren_status open_trainer(step_session *s, ren_error *err)
+{
+    const step_config *c = &s->config;
+    ren_trainer_config config = ren_trainer_config_default();
+    ren_status status = ren_model_create(s->rt, NULL, &s->model, err);
+    if (status != REN_OK) {
+        return status;
+    }
+    ren_tensor loss = c->model->build(s->model, c->model, c->batch);
+    config.learning_rate = c->model->learning_rate;
+    config.momentum = 0.9f;
+    config.precision = c->precision;
+    status = ren_trainer_create(s->model, loss, &config, &s->trainer, err);
+    if (status == REN_OK) {
+        ren__step_plan *plan;
+        ren__plan_counts counts;
+        ren__trainer_set_sync(s->trainer, c->path == STEP_SYNC);
+        must(s, ren__trainer_plan(s->trainer, c->batch, &plan, err), "plan");
+        ren__plan_get_counts(plan->plan, &counts);
+        s->nodes = counts.tasks;
+    }
+    return status;
+}
+
+static void make_data(step_session *s)
+{
+    const bench_model *model = s->config.model;
+    for (uint32_t b = 0; b < BATCHES; b++) {
+        for (uint32_t i = 0; i < model->input_count; i++) {
+            s->data[b][i] = malloc(bench_model_bytes(&model->inputs[i], s->config.batch));
+            if (!s->data[b][i]) {
+                must(s, REN_ERR_NO_MEMORY, "data");
+            }
+            bench_model_fill(model, i, s->config.batch, b, s->data[b][i]);
+        }
+    }
+}
+
+step_session *step_session_open(const step_config *config, char *why, size_t why_bytes)
+{
+    step_session *s = calloc(1, sizeof *s);
+    ren_error err;
+    memset(&err, 0, sizeof err);
+    if (!s) {
+        (void)fprintf(stderr, "step_bench: out of memory\n");
+        exit(1);
+    }
+    s->config = *config;
+    ren_status status = open_runtime(s, &err);
+    if (status == REN_OK) {
+        status = open_trainer(s, &err);
+    }
+    if (is_missing(status)) {
+        (void)snprintf(why, why_bytes, "%s", err.text);
+        step_session_close(s);
+        return NULL;
+    }
+    must(s, status, err.text);
+    make_data(s);
+    return s;
+}
+
+void step_session_close(step_session *s)
+{
+    if (!s) {
+        return;
+    }
+    for (uint32_t b = 0; b < BATCHES; b++) {
+        for (uint32_t i = 0; i < BENCH_MODEL_INPUTS; i++) {
+            free(s->data[b][i]);
+        }
+    }
+    ren_trainer_destroy(s->trainer);
+    ren_model_destroy(s->model);
+    if (s->rt) {
+        must(s, ren_runtime_shutdown(s->rt, REN_TIMEOUT_INFINITE), "shutdown");
+    }
+    free(s);
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static void step_done(const ren_completion *c, void *user)
+{
+    step_session *s = user;
+    must(s, c->status, "a step");
+    if (s->done < FIRST_LOSSES) {
+        s->first[s->done] = c->step->loss;
+    }
+    s->last = c->step->loss;
+    s->done++;
+    s->in_flight--;
+}
+
+static void wait_until(step_session *s, uint32_t in_flight)
+{
+    while (s->in_flight > in_flight) {
+        must(s, ren_wait_any(s->rt, REN_TIMEOUT_INFINITE), "wait");
+        must(s, ren_pump(s->rt, 0, 0, 0, NULL), "pump");
+    }
+}
+
+static void post(step_session *s)
+{
+    const bench_model *model = s->config.model;
+    ren_step_desc step = ren_step_desc_default();
+    ren_binding bindings[BENCH_MODEL_INPUTS];
+    for (uint32_t i = 0; i < model->input_count; i++) {
+        void *slot;
+        size_t bytes;
+        if (!model->inputs[i].used) {
+            continue;
+        }
+        /* Never BUSY: a step that is done has given its slot back, and one at most is not. */
+        must(s, ren_input_acquire(s->trainer, model->inputs[i].name, &slot, &bytes), "acquire");
+        memcpy(slot, s->data[s->posted % BATCHES][i], bytes);
+        bindings[step.binding_count++] = (ren_binding){model->inputs[i].name, NULL, 0};
+    }
+    step.bindings = bindings;
+    step.done = step_done;
+    step.user = s;
+    must(s, ren_trainer_step(s->trainer, &step, NULL), "post");
+    s->posted++;
+    s->in_flight++;
+}
+
+typedef struct sample {
+    uint64_t wall_ns;
+    double cpu_ns;
+    double switches;
+    ren_stats stats;
+} sample;
+
+static double seconds(struct timeval t)
+{
+    return (double)t.tv_sec + (double)t.tv_usec * 1e-6;
+}
+
+static sample take_sample(const step_session *s)
+{
+    sample now = {.stats = ren_stats_default()};
+    struct rusage used;
+    (void)getrusage(RUSAGE_SELF, &used);
+    now.cpu_ns = 1e9 * (seconds(used.ru_utime) + seconds(used.ru_stime));
+    now.switches = (double)(used.ru_nvcsw + used.ru_nivcsw);
+    must(s, ren_runtime_stats(s->rt, &now.stats), "stats");
+    now.wall_ns = bench_now_ns();
+    return now;
+}
+
+step_figures step_session_run(step_session *s, uint32_t steps)
+{
+    sample from = take_sample(s);
+    for (uint32_t i = 0; i < steps; i++) {
+        wait_until(s, IN_FLIGHT - 1);
+        post(s);
+    }
+    wait_until(s, 0);
+    sample to = take_sample(s);
+    double wall_ns = (double)(to.wall_ns - from.wall_ns);
+    step_figures f = {
+        .step_ns = wall_ns / steps,
+        .events = (double)(to.stats.events_recorded - from.stats.events_recorded) / steps,
+        .cpu_ns = (to.cpu_ns - from.cpu_ns) / steps,
+        .switches = (to.switches - from.switches) / steps,
+        .on_path = to.stats.steps_graph - from.stats.steps_graph ==
+                   (s->config.path >= STEP_GRAPH1 ? steps : 0),
+    };
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        f.bubble +=
+            (double)(to.stats.bubble_ns[i] - from.stats.bubble_ns[i]) / wall_ns / REN_STREAM_COUNT;
+    }
+    return f;
+}
+
+uint32_t step_session_nodes(const step_session *s)
+{
+    return s->nodes;
+}
+
+uint32_t step_session_losses(const step_session *s, const float **out_first)
+{
+    *out_first = s->first;
+    return s->done < FIRST_LOSSES ? (uint32_t)s->done : (uint32_t)FIRST_LOSSES;
+}
+
+float step_session_last_loss(const step_session *s)
+{
+    return s->last;
+}
+
+uint64_t step_session_steps(const step_session *s)
+{
+    return s->done;
+}
