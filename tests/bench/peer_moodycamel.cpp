@@ -4,7 +4,7 @@
 // The queue is used as its author advises for speed: a producer token per thread, a consumer token,
 // and bulk dequeue. Room for `capacity` items a producer is taken in advance. It has no bound that
 // can be used here: a block belongs for good to the producer that first took it, so an enqueue
-// without allocation may fail for ever in a thread that comes late. So it may grow, and never waits.
+// without allocation may fail for ever in a thread that comes late. It may grow, and never waits.
 #include "peer_moodycamel.h"
 
 #include <memory>
