@@ -125,12 +125,15 @@ void ren__runtime_set_lost(ren_runtime *rt, const ren_error *cause)
         first = true;
         rt->fault = *cause;
         rt->fault.status = REN_ERR_DEVICE_LOST;
+        /* The device is told before anyone can learn of the loss from libren, and whoever finishes
+         * a job with it has come through this lock: so what the host then destroys, the device
+         * knows not to free under a command that still runs. No thread sleeps on an event after. */
+        rt->api->abandon(rt->dev);
         /* release: pairs with the acquire of whoever acts on `lost`; the cause is written. */
         atomic_store_explicit(&rt->lost, true, memory_order_release);
     }
     (void)pthread_mutex_unlock(&rt->fault_lock);
     if (first) {
-        rt->api->abandon(rt->dev); /* no thread sleeps on an event any more */
         ren__runtime_log(rt, REN_LOG_ERROR, "device lost: %s", cause->text);
         ren__doorbell_ring(&rt->submit_bell);
         ren__doorbell_ring(&rt->done_bell);

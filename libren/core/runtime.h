@@ -129,8 +129,10 @@ struct ren__slot {
     uint8_t channel;
     uint8_t wait_count;
     uint8_t use_count;
-    uint8_t wait_next; /* [sub] waits before this one are met */
-    bool in_line;      /* [sub] the job holds a ticket of each of its buffers */
+    uint8_t wait_next;  /* [sub] waits before this one are met */
+    bool in_line;       /* [sub] the job holds a ticket of each of its buffers */
+    bool by_completion; /* [sub] only its completion tells that it is done, no event does */
+    uint8_t lane;       /* [sub] of the incarnation that has left its ring */
     ren_done_fn done;
 
     void *user;
@@ -139,7 +141,8 @@ struct ren__slot {
     uint64_t done_ns;
     uint64_t timeline_value;
     uint64_t deadline_ns;
-    uint64_t batch_seq;          /* [sub] the job's point; its lane is that of its stream */
+    uint64_t line_seq;           /* [sub] when it drew its tickets, among all jobs */
+    uint64_t batch_seq;          /* [sub] the job's point, together with its lane */
     uint32_t drained_generation; /* [sub] the incarnation that has left its ring */
     ren_status call_status;      /* written by the device's lane before the batch completes */
 
@@ -236,7 +239,8 @@ typedef struct ren__lane {
     uint64_t commands;          /* enqueued so far */
     uint64_t batch_commands;    /* at the last close */
     uint64_t known[REN__LANES]; /* newest batch of each lane that this lane is ordered behind */
-    ren__slot *blocked_first;   /* jobs that wait for credit, oldest first */
+    uint64_t host_seq;          /* newest batch with a HOST job */
+    ren__slot *blocked_first;   /* jobs that wait for credit or a turn, by line_seq */
     ren__slot *blocked_last;
 
     /* submitter -> completion thread */
@@ -269,6 +273,7 @@ typedef struct ren__buffer_entry {
     uint32_t lane;     /* whose free list it returns to */
     ren__fence writes; /* [sub] must be complete before a read; at first the block's own fence */
     ren__fence reads;  /* [sub] must, besides, be complete before a write */
+    ren_job host;      /* [sub] newest HOST job that named it; id 0 = none that may be under way */
     uint32_t tickets;  /* [sub] given to jobs that wait for their turn at the buffer */
     uint32_t served;   /* [sub] of those, gone on */
 } ren__buffer_entry;
@@ -312,6 +317,7 @@ struct ren_runtime {
     ren__list inbox;        /* slots whose awaited job is done */
     ren__slot *ready_first; /* [sub] to be processed before the rings */
     ren__slot *ready_last;
+    uint64_t line_seq;                        /* [sub] jobs that have drawn tickets */
     uint64_t stream_issued[REN_STREAM_COUNT]; /* [sub] timeline values given out */
     void *submit_thread;
     _Atomic uintptr_t submit_thread_id; /* also while a host thread ticks */
@@ -322,7 +328,8 @@ struct ren_runtime {
     _Atomic bool stop_submitter;
     _Atomic bool stop_lanes;
     _Atomic bool lost;
-    _Atomic bool timed_out; /* abort gave the device up: TIMEOUT instead of DEVICE_LOST */
+    _Atomic bool timed_out;   /* abort gave the device up: TIMEOUT instead of DEVICE_LOST */
+    _Atomic bool taking_over; /* a thread is inside abort's last resort */
     pthread_mutex_t fault_lock;
     ren_error fault;
     uint64_t awake_since_ns; /* [sub] */
