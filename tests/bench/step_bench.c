@@ -20,7 +20,8 @@
  *           --cpu-threads N     of a large operation on the CPU device; default libren's
  *           --module FILE       libren_cuda.so
  *           and those of bench.h. sync, async and planned are printed as a ratio, too.
- * Metrics   step_ms, events_per_step (recorded), bubble_share (see ren_stats), nodes (tasks).
+ * Metrics   step_ms, events_per_step (recorded), bubble_share (see step_session.h), nodes
+ *           (tasks of the plan).
  *           Printed only: processor time and context switches of all threads, per step.
  */
 #include <math.h>

@@ -36,11 +36,11 @@ typedef struct step_config {
 
 /* Of one run. */
 typedef struct step_figures {
-    double step_ns; /* wall time over steps */
-    double events;  /* recorded per step */
-    double bubble;  /* share of the wall time that a stream idled while others had work; mean of the
-                       five */
-    double cpu_ns;  /* processor time of all threads, per step */
+    double step_ns;  /* wall time over steps */
+    double events;   /* recorded per step */
+    double bubble;   /* CPU device: share of the processors that its lanes could have used and did
+                       not; else mean of the streams' bubble_ns over the wall time */
+    double cpu_ns;   /* processor time of all threads, per step */
     double switches; /* context switches of all threads, per step */
     bool on_path;    /* every step took the path that was asked for */
 } step_figures;
