@@ -227,3 +227,15 @@ float *net_params(net *n, size_t *out_count)
     *out_count = count;
     return all;
 }
+
+ren_status net_restore(net *n, const float *params, size_t count)
+{
+    return ren__model_params_write(n->model, params, count * sizeof(float), NULL);
+}
+
+size_t net_param_bytes(net *n, uint32_t index)
+{
+    uint64_t bytes;
+    ren__model_param_info(n->model, index, NULL, NULL, NULL, &bytes);
+    return (size_t)bytes;
+}

@@ -57,4 +57,10 @@ void net_wait(ren_runtime *rt, ren_job job);
 /* All parameters back to back, in index order; *out_count floats; free() it. */
 float *net_params(net *n, size_t *out_count);
 
+/* The same array back into the model. */
+ren_status net_restore(net *n, const float *params, size_t count);
+
+/* Bytes of parameter `index`. */
+size_t net_param_bytes(net *n, uint32_t index);
+
 #endif
