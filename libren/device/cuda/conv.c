@@ -340,9 +340,9 @@ ren_status ren__cuda_conv_create(ren__device *dev, ren__cuda_lane *lane, ren__op
     ren_status status;
     op->launch = conv_launch;
     op->destroy = conv_destroy;
-    if (dtype != REN_F32 && dtype != REN_F16 && dtype != REN_BF16) {
+    if (dtype != REN_F32 && op->desc.kind == REN__OP_CONV_FWD && op->desc.operand[2].rank) {
         return ren__cuda_error(err, REN_ERR_UNSUPPORTED, 0, __FILE__, __LINE__,
-                               "convolutions take f32, f16 or bf16");
+                               "a convolution's bias is added in f32 only");
     }
     status = open_handle(dev, lane, err);
     if (status == REN_OK) {

@@ -22,9 +22,8 @@
 #define OLDEST_MINOR 5
 #define FUNCTIONS_OF 12000u /* the version whose signatures ren__cuda_driver declares */
 
-/* Commands that one lane may hold. A stream's launch queue in the driver takes 1024 commands before
- * a launch blocks; libraries may enqueue more than one command where a count says one. */
-#define LANE_COMMANDS 512u
+/* Commands that one lane may hold before a launch may wait for room in the driver's queue. */
+#define LANE_COMMANDS 2048u
 
 /* ------------------------------------------------------------------ context */
 
@@ -232,8 +231,13 @@ ren_status ren__cuda_open(const ren__device_config *config, const ren__host_serv
     int count = 0;
     ren__device *dev;
     ren__cuda_scope scope;
-    ren_status status = look_for_driver(&count, err);
+    ren_status status = REN_OK;
     *out = NULL;
+    if (config->lanes < 1 || config->lanes > REN__LANES) {
+        return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
+                               "%u lanes; there are one to %u", config->lanes, REN__LANES);
+    }
+    status = look_for_driver(&count, err);
     if (status != REN_OK) {
         return status;
     }
@@ -244,8 +248,7 @@ ren_status ren__cuda_open(const ren__device_config *config, const ren__host_serv
     }
     memset(dev, 0, sizeof *dev);
     dev->host = *host;
-    dev->lanes = config->lanes ? config->lanes : 1u;
-    dev->lanes = dev->lanes > REN__LANES ? REN__LANES : dev->lanes;
+    dev->lanes = config->lanes;
     dev->deterministic = config->deterministic;
     dev->memory_limit = config->memory_limit_bytes;
     (void)pthread_mutex_init(&dev->lock, NULL);

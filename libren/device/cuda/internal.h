@@ -160,6 +160,9 @@ struct ren__op {
     } u;
 };
 
+/* REN_OK when the description's kind, dtypes and shapes fit together (check.c). */
+ren_status ren__cuda_check_desc(const ren__op_desc *desc, ren_error *err);
+
 /* Fill in launch, destroy, u and the needs of an operation whose desc and lane are set. */
 ren_status ren__cuda_linear_create(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                                    ren__op_needs *needs, ren_error *err);

@@ -48,6 +48,10 @@ ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_de
         return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
                                "lane %u of %u", lane, dev->lanes);
     }
+    status = ren__cuda_check_desc(desc, err);
+    if (status != REN_OK) {
+        return status;
+    }
     status = ren__cuda_enter(dev, &scope);
     if (status != REN_OK) {
         (void)ren__cuda_status(dev, err);

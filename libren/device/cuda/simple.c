@@ -316,14 +316,6 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
 {
     const ren__op_desc *desc = &op->desc;
     (void)dev;
-    if ((uint32_t)desc->kind >= REN__OP_KINDS || !table[desc->kind].launch) {
-        return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
-                               "the CUDA device has no operation of kind %d", (int)desc->kind);
-    }
-    if (desc->kind != REN__OP_CAST && desc->operand[0].dtype != REN_F32) {
-        return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
-                               "operation kind %d takes f32 only", (int)desc->kind);
-    }
     if (desc->dynamic_scale && (desc->kind == REN__OP_XENT_BWD || desc->kind == REN__OP_MSE_BWD ||
                                 desc->kind == REN__OP_HUBER_BWD)) {
         return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
