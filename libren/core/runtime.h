@@ -166,6 +166,7 @@ struct ren__slot {
     union {
         ren_job waits[REN_MAX_WAITS];
         void *pointers[REN_MAX_USES]; /* once issued: DEVICE's addresses */
+        uint64_t drain[REN__LANES];   /* an issue that broke off: what it left on the lanes */
         struct {                      /* once done: what a work's completion carries */
             ren_step_result step;
             uint64_t weight_version;
@@ -317,7 +318,8 @@ struct ren_runtime {
     ren__list inbox;        /* slots whose awaited job is done */
     ren__slot *ready_first; /* [sub] to be processed before the rings */
     ren__slot *ready_last;
-    uint64_t line_seq;                        /* [sub] jobs that have drawn tickets */
+    uint64_t line_seq; /* [sub] jobs that have drawn tickets */
+    ren__slot *broken; /* [sub] works whose issue broke off, until the lanes are past them */
     uint64_t stream_issued[REN_STREAM_COUNT]; /* [sub] timeline values given out */
     void *submit_thread;
     _Atomic uintptr_t submit_thread_id; /* also while a host thread ticks */
@@ -363,6 +365,14 @@ struct ren_runtime {
     _Atomic uint64_t abandoned_threads;
     ren__trace_slot trace;
 };
+
+/* The handle of the job that the slot holds now. */
+static inline ren_job ren__slot_job(const ren__slot *slot)
+{
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+    ren_job job = {ren__job_id(ren__word_generation(word), slot->rt->tag, slot->road, slot->index)};
+    return job;
+}
 
 /* ------------------------------------------------------------------ between core's files */
 

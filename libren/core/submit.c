@@ -90,15 +90,28 @@ static ren__slot *ready_pop(ren_runtime *rt)
     return slot;
 }
 
+/* By line_seq: a job that was parked while others of its lane got blocked has its turn before
+ * them. */
 static void blocked_push(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
 {
-    slot->link.next = NULL;
-    if (lane->blocked_last) {
-        lane->blocked_last->link.next = &slot->link;
+    ren__slot *before = lane->blocked_last;
+    if (before && before->line_seq > slot->line_seq) {
+        before = NULL;
+        for (ren__slot *s = lane->blocked_first; s->line_seq < slot->line_seq;
+             s = slot_of_link(s->link.next)) {
+            before = s;
+        }
+    }
+    if (before) {
+        slot->link.next = before->link.next;
+        before->link.next = &slot->link;
     } else {
+        slot->link.next = lane->blocked_first ? &lane->blocked_first->link : NULL;
         lane->blocked_first = slot;
     }
-    lane->blocked_last = slot;
+    if (!slot->link.next) {
+        lane->blocked_last = slot;
+    }
     /* seq_cst: pairs with the completion thread's load after it has raised `completed`; either it
      * sees the want, or the re-check of the credit before sleeping sees the completion. */
     atomic_store_explicit(&rt->wants_credit, true, memory_order_seq_cst);
@@ -245,6 +258,7 @@ static void enter_lines(ren_runtime *rt, ren__slot *slot)
         return;
     }
     slot->in_line = true;
+    slot->line_seq = ++rt->line_seq;
     for (uint32_t i = 0; i < slot->use_count; i++) {
         ren__use_entry *use = &slot->uses[i];
         use->in_line = true;
@@ -299,18 +313,25 @@ static void finish_unissued(ren_runtime *rt, ren__slot *slot, ren_status status)
     ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
 }
 
-static void drained(ren__slot *slot)
+/* A job has left its ring. Jobs may wait for it already: those that could not find it there. */
+static void drained(ren_runtime *rt, ren__slot *slot)
 {
     slot->drained_generation = generation_of(slot);
-    slot->issue_dependants = NULL;
     slot->in_line = false;
+    slot->by_completion = slot->kind == REN_JOB_HOST;
+    slot->lane = (uint8_t)rt->lane_of[slot->stream];
 }
 
-/* Empty the ring of an awaited job into the ready list, up to that job. */
-static void boost(ren_runtime *rt, ren__slot *awaited)
+/* Empty the ring of an awaited job, up to that job, to the front of the ready list, with the job that
+ * waits behind. False when the awaited job is not to be had: another poster stands in front of it. */
+static bool boost(ren_runtime *rt, ren__slot *awaited, ren__slot *waiter)
 {
     void *items[REN__DRAIN_BATCH];
+    ren__slot *rest = rt->ready_first;
+    ren__slot *rest_last = rt->ready_last;
     bool found = false;
+    rt->ready_first = NULL;
+    rt->ready_last = NULL;
     while (!found) {
         uint32_t n = ren__drain_pop_source(&rt->drain, awaited->class, awaited->road, items,
                                            REN__DRAIN_BATCH);
@@ -318,11 +339,23 @@ static void boost(ren_runtime *rt, ren__slot *awaited)
             break;
         }
         for (uint32_t i = 0; i < n; i++) {
-            drained(items[i]);
+            drained(rt, items[i]);
             ready_push(rt, items[i]);
             found = found || items[i] == (void *)awaited;
         }
     }
+    if (found) {
+        ready_push(rt, waiter);
+    }
+    if (rest) {
+        if (rt->ready_last) {
+            rt->ready_last->link.next = &rest->link;
+        } else {
+            rt->ready_first = rest;
+        }
+        rt->ready_last = rest_last;
+    }
+    return found;
 }
 
 /* Add slot to the awaited job's dependants. False: the awaited job is done. */
@@ -360,24 +393,38 @@ static ren__slot *awaited_by(ren_runtime *rt, ren_job job, uint32_t *out_state)
     return awaited;
 }
 
-/* True: every job that the slot names has been issued. False: the slot is parked. */
+/* True: every job that the slot names has been issued. False: the slot is parked, or in the ready
+ * list behind one that it names. */
 static bool waits_are_issued(ren_runtime *rt, ren__slot *slot)
 {
-    for (; slot->wait_next < slot->wait_count; slot->wait_next++) {
-        ren_job job = slot->u.waits[slot->wait_next];
+    ren__slot *first = NULL;
+    bool all_in_line = true;
+    for (uint32_t i = slot->wait_next; i < slot->wait_count; i++) {
+        ren_job job = slot->u.waits[i];
         uint32_t state;
         ren__slot *awaited = awaited_by(rt, job, &state);
         if (!awaited || state == REN__SLOT_ISSUED) {
+            slot->wait_next = first ? slot->wait_next : (uint8_t)(i + 1u);
             continue;
         }
         if (awaited->drained_generation != (uint32_t)(job.id >> 32)) {
-            boost(rt, awaited);
+            if (boost(rt, awaited, slot)) {
+                return false;
+            }
+            all_in_line = false;
         }
-        slot->link.next = awaited->issue_dependants ? &awaited->issue_dependants->link : NULL;
-        awaited->issue_dependants = slot;
-        return false;
+        all_in_line = all_in_line && awaited->in_line;
+        first = first ? first : awaited;
     }
-    return true;
+    if (!first) {
+        return true;
+    }
+    if (all_in_line) {
+        enter_lines(rt, slot);
+    }
+    slot->link.next = first->issue_dependants ? &first->issue_dependants->link : NULL;
+    first->issue_dependants = slot;
+    return false;
 }
 
 /* True: the waits that need a completion have it; the others become points. False: parked. */
@@ -387,16 +434,30 @@ static bool waits_are_done(ren_runtime *rt, ren__slot *slot)
         ren_job job = slot->u.waits[i];
         uint32_t state;
         ren__slot *awaited = awaited_by(rt, job, &state);
-        bool by_host;
         if (!awaited) {
             continue;
         }
-        by_host = awaited->kind == REN_JOB_HOST ||
-                  (slot->kind == REN_JOB_HOST &&
-                   rt->lane_of[slot->stream] != rt->lane_of[awaited->stream]);
-        if (by_host) {
+        if (awaited->by_completion || (slot->kind == REN_JOB_HOST && slot->lane != awaited->lane)) {
             enter_lines(rt, slot);
             if (park_until_done(slot, awaited, (uint32_t)(job.id >> 32))) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* True: no HOST job that named one of the slot's buffers before is under way. False: parked. Asked at
+ * the slot's turn, when all jobs before it have been issued. */
+static bool hosts_are_done(ren_runtime *rt, ren__slot *slot)
+{
+    for (uint32_t i = 0; i < slot->use_count; i++) {
+        ren__buffer_entry *entry = &rt->buffers[slot->uses[i].buffer];
+        uint32_t state;
+        ren__slot *host = awaited_by(rt, entry->host, &state);
+        if (host && !(slot->kind == REN_JOB_HOST && slot->lane == host->lane)) {
+            enter_lines(rt, slot);
+            if (park_until_done(slot, host, (uint32_t)(entry->host.id >> 32))) {
                 return false;
             }
         }
@@ -408,7 +469,7 @@ static bool waits_are_done(ren_runtime *rt, ren__slot *slot)
 static bool job_has_credit(ren_runtime *rt, ren__slot *slot)
 {
     if (slot->kind != REN__JOB_WORK) {
-        return lane_has_credit(rt, &rt->lanes[rt->lane_of[slot->stream]], REN__JOB_COMMANDS);
+        return lane_has_credit(rt, &rt->lanes[slot->lane], REN__JOB_COMMANDS);
     }
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
         uint32_t commands = REN__JOB_COMMANDS;
@@ -431,7 +492,14 @@ static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, u
 {
     ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
     slot->batch_seq = lane->open_seq;
-    slot->launched_ns = now;
+    /* The clock is read once a round, and the job may have been posted since. */
+    slot->launched_ns = now > slot->posted_ns ? now : slot->posted_ns;
+    if (slot->kind == REN_JOB_HOST) {
+        lane->host_seq = lane->open_seq;
+    } else if (slot->kind == REN_JOB_BARRIER) {
+        slot->by_completion =
+            lane->host_seq > atomic_load_explicit(&lane->completed, memory_order_relaxed);
+    }
     slot->timeline_value = ++rt->stream_issued[slot->stream];
     slot->link.next = NULL;
     if (batch->last) {
@@ -445,9 +513,59 @@ static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, u
     }
 }
 
+/* ------------------------------------------------------------------ works that broke off */
+
+/* A work's issue failed after it had enqueued commands. Its owner may free what they use once the
+ * job is done, so the job is finished only when every lane is past them. */
+static void set_aside_broken(ren_runtime *rt, ren__slot *slot, ren_status status)
+{
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        (void)ren__lane_close_batch(rt, &rt->lanes[l]);
+        slot->u.drain[l] = rt->lanes[l].open_seq - 1u;
+    }
+    slot->call_status = status;
+    slot->link.next = rt->broken ? &rt->broken->link : NULL;
+    rt->broken = slot;
+    /* seq_cst: as in blocked_push, the completion threads ring from now on. */
+    atomic_store_explicit(&rt->wants_credit, true, memory_order_seq_cst);
+}
+
+static bool lanes_are_past(ren_runtime *rt, const ren__slot *slot)
+{
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        if (atomic_load_explicit(&rt->lanes[l].completed, memory_order_acquire) <
+            slot->u.drain[l]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint32_t finish_broken(ren_runtime *rt, bool *left)
+{
+    ren__slot *slot = rt->broken;
+    uint32_t n = 0;
+    rt->broken = NULL;
+    while (slot) {
+        ren__slot *next = slot->link.next ? slot_of_link(slot->link.next) : NULL;
+        if (lanes_are_past(rt, slot)) {
+            ren_status status = slot->call_status;
+            slot->call_status = REN_OK;
+            ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
+            n++;
+        } else {
+            slot->link.next = rt->broken ? &rt->broken->link : NULL;
+            rt->broken = slot;
+            *left = true;
+        }
+        slot = next;
+    }
+    return n;
+}
+
 static void issue(ren_runtime *rt, ren__slot *slot)
 {
-    ren__lane *lane = &rt->lanes[rt->lane_of[slot->stream]];
+    ren__lane *lane = &rt->lanes[slot->lane];
     uint32_t generation = generation_of(slot);
     uint64_t expected = ren__word_make(generation, REN__SLOT_QUEUED, REN_OK);
     ren_status status;
@@ -474,15 +592,32 @@ static void issue(ren_runtime *rt, ren__slot *slot)
             }
             ren__runtime_set_lost(rt, &err);
         }
-        ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
+        if (slot->kind == REN__JOB_WORK) {
+            set_aside_broken(rt, slot, status);
+        } else {
+            ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
+        }
         return;
     }
     link_into_batch(rt, lane, slot, rt->now_ns);
 }
 
+static void go(ren_runtime *rt, ren__slot *slot)
+{
+    if (hosts_are_done(rt, slot)) {
+        issue(rt, slot);
+    }
+}
+
+static bool is_behind_blocked(const ren__lane *lane, const ren__slot *slot)
+{
+    return lane->blocked_first &&
+           !(slot->in_line && slot->line_seq < lane->blocked_first->line_seq);
+}
+
 static void take_up(ren_runtime *rt, ren__slot *slot)
 {
-    ren__lane *lane = &rt->lanes[rt->lane_of[slot->stream]];
+    ren__lane *lane = &rt->lanes[slot->lane];
     if (atomic_load_explicit(&rt->lost, memory_order_acquire)) {
         bool timed_out = atomic_load_explicit(&rt->timed_out, memory_order_relaxed);
         finish_unissued(rt, slot, timed_out ? REN_ERR_ABORTED : REN_ERR_DEVICE_LOST);
@@ -501,36 +636,34 @@ static void take_up(ren_runtime *rt, ren__slot *slot)
     if (!waits_are_issued(rt, slot) || !waits_are_done(rt, slot)) {
         return;
     }
-    if (lane->blocked_first || !job_can_go(rt, slot)) {
+    if (is_behind_blocked(lane, slot) || !job_can_go(rt, slot)) {
         enter_lines(rt, slot);
         blocked_push(rt, lane, slot);
         return;
     }
-    issue(rt, slot);
+    go(rt, slot);
 }
 
 /* ------------------------------------------------------------------ rounds */
 
-static uint32_t take_inbox(ren_runtime *rt)
+static void take_inbox(ren_runtime *rt)
 {
     ren__link *link = ren__list_is_empty(&rt->inbox) ? NULL : ren__list_take_all(&rt->inbox);
-    uint32_t n = 0;
-    for (; link; n++) {
+    while (link) {
         ren__link *next = link->next;
         ready_push(rt, slot_of_link(link));
         link = next;
     }
-    return n;
 }
 
-static uint32_t retry_lane(ren_runtime *rt, ren__lane *lane, bool *left)
+static uint32_t retry_lane(ren_runtime *rt, ren__lane *lane, uint32_t limit, bool *left)
 {
     uint32_t n = 0;
     for (; lane->blocked_first; n++) {
         ren__slot *slot = lane->blocked_first;
         bool give_up = atomic_load_explicit(&rt->lost, memory_order_relaxed) ||
                        atomic_load_explicit(&rt->aborting, memory_order_relaxed);
-        if (!give_up && !job_can_go(rt, slot)) {
+        if (n == limit || (!give_up && !job_can_go(rt, slot))) {
             *left = true;
             break;
         }
@@ -541,13 +674,13 @@ static uint32_t retry_lane(ren_runtime *rt, ren__lane *lane, bool *left)
         if (give_up) {
             take_up(rt, slot);
         } else {
-            issue(rt, slot);
+            go(rt, slot);
         }
     }
     return n;
 }
 
-static uint32_t retry_blocked(ren_runtime *rt)
+static uint32_t retry_blocked(ren_runtime *rt, uint32_t limit)
 {
     uint32_t n = 0;
     uint32_t before;
@@ -559,8 +692,9 @@ static uint32_t retry_blocked(ren_runtime *rt)
     do {
         before = n;
         left = false;
+        n += finish_broken(rt, &left);
         for (uint32_t l = 0; l < rt->lanes_count; l++) {
-            n += retry_lane(rt, &rt->lanes[l], &left);
+            n += retry_lane(rt, &rt->lanes[l], limit - n, &left);
         }
     } while (n != before && left);
     if (!left) {
@@ -569,11 +703,11 @@ static uint32_t retry_blocked(ren_runtime *rt)
     return n;
 }
 
-static uint32_t drain_ready(ren_runtime *rt)
+static uint32_t drain_ready(ren_runtime *rt, uint32_t limit)
 {
     uint32_t n = 0;
     ren__slot *slot;
-    while ((slot = ready_pop(rt)) != NULL) {
+    while (n < limit && (slot = ready_pop(rt)) != NULL) {
         take_up(rt, slot);
         n++;
     }
@@ -601,25 +735,22 @@ uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs)
     uint32_t total = 0;
     uint32_t limit = max_jobs ? max_jobs : UINT32_MAX;
     rt->now_ns = ren__now_ns();
-    while (total < limit) {
-        uint32_t want = limit - total < REN__DRAIN_BATCH ? limit - total : REN__DRAIN_BATCH;
+    for (;;) {
         uint32_t n;
-        (void)take_inbox(rt);
-        total += retry_blocked(rt);
-        total += drain_ready(rt);
-        n = ren__drain_pop(&rt->drain, items, want, &class, &source);
-        for (uint32_t i = 0; i < n; i++) {
-            drained(items[i]);
-        }
-        for (uint32_t i = 0; i < n; i++) {
-            take_up(rt, items[i]);
-        }
-        total += n;
-        if (!n && !rt->ready_first) {
-            break;
-        }
+        take_inbox(rt);
+        total += retry_blocked(rt, limit - total);
+        total += drain_ready(rt, limit - total);
+        n = limit - total < REN__DRAIN_BATCH ? limit - total : REN__DRAIN_BATCH;
         if (total >= 4096u && !max_jobs) {
             break; /* the clock and the open batches need a look */
+        }
+        n = ren__drain_pop(&rt->drain, items, n, &class, &source);
+        for (uint32_t i = 0; i < n; i++) {
+            drained(rt, items[i]);
+            ready_push(rt, items[i]);
+        }
+        if (!n) {
+            break;
         }
     }
     close_all(rt);
@@ -632,11 +763,17 @@ uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs)
 
 static bool has_work(ren_runtime *rt)
 {
-    if (!ren__list_is_empty(&rt->inbox) || !ren__drain_is_empty(&rt->drain)) {
+    if (rt->ready_first || !ren__list_is_empty(&rt->inbox) || !ren__drain_is_empty(&rt->drain)) {
         return true;
     }
     if (!atomic_load_explicit(&rt->wants_credit, memory_order_relaxed)) {
         return false;
+    }
+    for (ren__slot *slot = rt->broken; slot;
+         slot = slot->link.next ? slot_of_link(slot->link.next) : NULL) {
+        if (lanes_are_past(rt, slot)) {
+            return true;
+        }
     }
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
         ren__lane *lane = &rt->lanes[l];
