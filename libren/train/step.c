@@ -29,11 +29,13 @@
  * host's own (`repair`); and an end[p] that could not be recorded is recorded then
  * (`end_missing`), since by then the step itself was enqueued whole and is reported as done.
  *
- * Two holders of a record. The notification that the inputs are consumed comes from TRANS' thread,
- * the finish from UPDATE's, in any order. Whoever comes first calls the host's inputs_consumed,
- * once; whoever comes last lets go of the record. The core reads the outcome in the record after
- * finish has returned and before the job counts as done, so the record is free when nobody holds it
- * and its job is done.
+ * Who tells. That the inputs are consumed is known on TRANS' thread, early, and to finish, at last;
+ * the two come in any order, and the notification may come when the record is already about another
+ * step. So `unconsumed` holds the step's index until one of them takes it out: that one gives the
+ * slots back and calls the host. A notification has a notice of its own, which names record and
+ * index, and holds the record while it looks. The core reads the outcome in the record after finish
+ * has returned and before the job counts as done, so the record is free when nobody holds it and
+ * its job is done: a host that waits for a step can post the next.
  */
 #include <math.h>
 
@@ -43,15 +45,18 @@
 
 static void let_go(ren__step *step)
 {
-    /* acq_rel: pairs with the acquire of the poster and of destroy, and orders the two holders. */
+    /* acq_rel: pairs with the acquire of the poster and of destroy, and orders the holders. */
     atomic_fetch_sub_explicit(&step->holders, 1, memory_order_acq_rel);
 }
 
-/* The host's input memory is free: staging slots go back, the host is told; once a step. */
-static void consume(ren__step *step)
+/* The input memory of step `index` is free: staging slots go back, the host is told. Once a step,
+ * and nothing when the record is about another step by now. */
+static void consume(ren__step *step, uint64_t index)
 {
     ren_trainer *t = step->trainer;
-    if (atomic_exchange_explicit(&step->consumed, 1, memory_order_acq_rel)) {
+    /* acq_rel: one of the two callers wins; the record's fields are those of this step. */
+    if (!atomic_compare_exchange_strong_explicit(&step->unconsumed, &index, 0, memory_order_acq_rel,
+                                                 memory_order_relaxed)) {
         return;
     }
     for (uint32_t i = 0; i < t->input_count; i++) {
@@ -66,10 +71,31 @@ static void consume(ren__step *step)
 
 static void step_transferred(void *user, ren_status status)
 {
-    ren__step *step = user;
+    ren__step_notice *notice = user;
+    ren__step *step = notice->step;
     (void)status; /* on a fault the memory is free as well: nothing will read it any more */
-    consume(step);
+    /* Held before the look, so that finish does not free what this thread is about to use. */
+    atomic_fetch_add_explicit(&step->holders, 1, memory_order_acq_rel);
+    consume(step, notice->index);
     let_go(step);
+    /* release: pairs with take_notice and destroy. */
+    atomic_store_explicit(&notice->busy, 0, memory_order_release);
+}
+
+/* NULL when all are under way: finish then does the telling. */
+static ren__step_notice *take_notice(ren__step *step)
+{
+    ren_trainer *t = step->trainer;
+    ren__step_notice *notice = &t->notices[t->notice_next % REN__NOTICES];
+    /* acquire: pairs with step_transferred. */
+    if (atomic_load_explicit(&notice->busy, memory_order_acquire)) {
+        return NULL;
+    }
+    t->notice_next++;
+    notice->step = step;
+    notice->index = step->index;
+    atomic_store_explicit(&notice->busy, 1, memory_order_relaxed);
+    return notice;
 }
 
 static void step_finish(void *self, ren_completion *c)
@@ -88,7 +114,7 @@ static void step_finish(void *self, ren_completion *c)
         outcome->skipped = step->result->found_inf;
     }
     c->step = outcome;
-    consume(step);
+    consume(step, step->index);
     /* release: pairs with ren__trainer_plan's acquire; the plan may be dropped. */
     atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_release);
     let_go(step);
@@ -120,8 +146,10 @@ static ren_status transfer(const lanes *l, ren__step *step, uint32_t p)
         status = l->api->copy(l->dev, l->trans, t->control_device[p], step->control,
                               sizeof(ren__control));
     }
-    atomic_fetch_add_explicit(&step->holders, 1, memory_order_relaxed);
-    ren__submit_notify(l->s, REN_STREAM_TRANS, step_transferred, step);
+    ren__step_notice *notice = take_notice(step);
+    if (notice) {
+        ren__submit_notify(l->s, REN_STREAM_TRANS, step_transferred, notice);
+    }
     if (status == REN_OK && l->trans != l->update) {
         status = l->api->event_record(l->dev, l->trans, t->copied[p]);
         if (status == REN_OK) {
@@ -374,16 +402,18 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     *step->control = t->scalars;
     step->control->step = step->index;
     step->plan->last_used = step->index;
-    /* relaxed, all three: the post publishes them. */
-    atomic_store_explicit(&step->consumed, 0, memory_order_relaxed);
-    atomic_store_explicit(&step->holders, 1, memory_order_relaxed);
+    /* relaxed, all three: the post publishes them. Added, not set: a late notice of an earlier
+     * step may be holding the record for a moment. */
+    atomic_store_explicit(&step->unconsumed, step->index, memory_order_relaxed);
+    atomic_fetch_add_explicit(&step->holders, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
     commit_slots(t, step, 1);
     status = submit(t, step, desc, out_job);
     if (status != REN_OK) {
         commit_slots(t, step, 0);
         atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
-        atomic_store_explicit(&step->holders, 0, memory_order_relaxed);
+        atomic_store_explicit(&step->unconsumed, 0, memory_order_relaxed);
+        let_go(step);
         return status;
     }
     t->next_index++;

@@ -704,6 +704,12 @@ void ren__trainer_destroy(ren_trainer *t)
     for (uint32_t i = 0; i < REN__STEPS; i++) {
         await_step(t, &t->steps[i]);
     }
+    for (uint32_t i = 0; i < REN__NOTICES; i++) {
+        /* acquire: pairs with step_transferred; it is done with the trainer. */
+        while (atomic_load_explicit(&t->notices[i].busy, memory_order_acquire)) {
+            ren__chain_help(&m->chain, (ren_job){0});
+        }
+    }
     free_trainer(t);
     m->trainer = NULL;
     pthread_mutex_unlock(&m->lock);

@@ -16,6 +16,7 @@
 #include "trainer.h"
 
 #define REN__STEPS       8u  /* steps under way at most */
+#define REN__NOTICES     32u /* notifications under way at most; beyond it, finish tells */
 #define REN__STEP_PLANS  8u  /* batch sizes whose plans are kept */
 #define REN__MAX_INPUTS  64u /* of one trainer: a bit each */
 #define REN__INPUT_SLOTS 2u  /* A and B */
@@ -66,11 +67,19 @@ typedef struct ren__step {
     void *user;
     ren_step_result outcome; /* written by finish, read by the core behind it */
     uint32_t uses_stage;
-    _Atomic uint32_t consumed; /* exchanged by whoever tells the host that its inputs are free */
-    /* finish, and the notification from issue on. 0 = free; the release of the last one pairs with
+    /* The step's index until its inputs are consumed, then 0; see step.c. */
+    _Atomic uint64_t unconsumed;
+    /* Finish, and a notification while it looks. 0 = nobody; the release of the last one pairs with
      * the acquire of the posting thread and of destroy. */
     _Atomic uint32_t holders;
 } ren__step;
+
+/* A notification that a transfer is done: which step of which record it is about. */
+typedef struct ren__step_notice {
+    ren__step *step; /* [sub] */
+    uint64_t index;  /* [sub] */
+    _Atomic uint32_t busy;
+} ren__step_notice;
 
 struct ren_trainer {
     ren_model *model;
@@ -97,6 +106,8 @@ struct ren_trainer {
     uint64_t stage_bytes; /* of one step; 0 when the device copies from any host memory */
 
     ren__step steps[REN__STEPS];
+    ren__step_notice notices[REN__NOTICES];
+    uint32_t notice_next; /* [sub] */
     ren__step_plan plans[REN__STEP_PLANS];
     const void **sources; /* block behind the steps' arrays */
     uint32_t *staged;
