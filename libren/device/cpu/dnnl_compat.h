@@ -88,6 +88,14 @@ dnnl_status_t ren__dnnl_batch_norm(dnnl_primitive_desc_t *out, dnnl_engine_t eng
                                    ren__dnnl_pass pass, const ren__dnnl_md *x, float eps,
                                    bool global_stats, const_dnnl_primitive_desc_t hint);
 
+/* Version 2 counts the shift among the inputs of the backward pass, though it cannot matter there;
+ * version 3 refuses it. */
+#if DNNL_VERSION_MAJOR >= 3
+#define REN__DNNL_BATCH_NORM_BACKWARD_SHIFTS 0u
+#else
+#define REN__DNNL_BATCH_NORM_BACKWARD_SHIFTS 1u
+#endif
+
 /* Over the last axis of a matrix. */
 dnnl_status_t ren__dnnl_softmax(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
                                 const ren__dnnl_md *x);

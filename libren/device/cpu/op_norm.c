@@ -166,13 +166,13 @@ static ren_status build_backward(ren__cpu_build *b, const ren__dnnl_md *x_md,
     REN__TRY(ren__cpu_memory(b, c_md, -1, &var));
     b->op->own_offset = b->op->memories[var].offset;
     b->op->before = prepare_backward;
-    /* oneDNN 2 counts the shift among the inputs though it cannot matter here; any vector does. */
+    /* Any vector does for the shift. */
     const int args[][2] = {{DNNL_ARG_DIFF_DST, (int)dy},        {DNNL_ARG_SRC, (int)x},
                            {DNNL_ARG_DIFF_SRC, (int)dx},        {DNNL_ARG_SCALE, (int)weight},
                            {DNNL_ARG_MEAN, (int)mean},          {DNNL_ARG_VARIANCE, (int)var},
                            {DNNL_ARG_DIFF_SCALE, (int)dweight}, {DNNL_ARG_DIFF_SHIFT, (int)dbias},
                            {DNNL_ARG_SHIFT, (int)weight}};
-    return ren__cpu_step(b, pd, args, 9);
+    return ren__cpu_step(b, pd, args, 8u + REN__DNNL_BATCH_NORM_BACKWARD_SHIFTS);
 }
 
 static ren_status build_evaluation(ren__cpu_build *b, const ren__dnnl_md *x_md,
