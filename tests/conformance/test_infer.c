@@ -198,6 +198,43 @@ static void test_infer_modes(void)
     ren_test_shutdown(rt);
 }
 
+/* More numbers of rows than plans are kept, twice round: plans are dropped and made again, and
+ * every row comes out as in the whole batch. */
+static void test_infer_many_batches(void)
+{
+    enum {
+        MOST = 12
+    };
+    static float x[MOST * ROW];
+    static float whole[MOST * CLASSES], part[MOST * CLASSES];
+    unsigned long long state = 3;
+    ren_runtime *rt = ren_test_runtime(NULL);
+    net n;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
+    net_build(&n, rt, NET_MLP, MOST, 11);
+    for (uint32_t i = 0; i < MOST * ROW; i++) {
+        x[i] = (float)(ren_test_random(&state) % 2001u) / 1000.0f - 1.0f;
+    }
+    for (uint32_t k = 0; k <= 2 * MOST; k++) {
+        uint32_t rows = k == 0 ? MOST : (k - 1) % MOST + 1;
+        ren_binding binding = {"x", x, rows * ROW * sizeof(float)};
+        ren_infer_desc desc = ren_infer_desc_default();
+        ren_job job;
+        desc.bindings = &binding;
+        desc.binding_count = 1;
+        desc.batch = rows;
+        desc.output = n.logits;
+        desc.out_data = k == 0 ? whole : part;
+        desc.out_bytes = rows * CLASSES * sizeof(float);
+        desc.deliver = REN_DELIVER_NONE;
+        CU_ASSERT_EQUAL_FATAL(ren_infer(n.model, &desc, &job), REN_OK);
+        CU_ASSERT_EQUAL(ren_wait(rt, job, 10 * SECOND), REN_OK);
+        CU_ASSERT(golden_distance(k == 0 ? whole : part, whole, rows * CLASSES) <= 1e-5);
+    }
+    ren_model_destroy(n.model);
+    ren_test_shutdown(rt);
+}
+
 /* ------------------------------------------------------------------ versions */
 
 enum {
@@ -444,6 +481,7 @@ int main(int argc, char **argv)
         {"test_infer_values", test_infer_values},
         {"test_infer_values_staged", test_infer_values_staged},
         {"test_infer_modes", test_infer_modes},
+        {"test_infer_many_batches", test_infer_many_batches},
         {"test_infer_between_steps", test_infer_between_steps},
         {"test_infer_beside_training", test_infer_beside_training},
         {"test_infer_refusals", test_infer_refusals},

@@ -602,6 +602,72 @@ static void test_scalar_next_step(void)
     close_world(&w);
 }
 
+/* ------------------------------------------------------------------ dropout */
+
+#define DROPS 5u
+
+/* Losses of the same batch at rate 0: only the masks differ from step to step. */
+static void dropout_losses(uint64_t seed, uint32_t streams, float *losses)
+{
+    float x[BATCH * ROW];
+    int32_t labels[BATCH];
+    int64_t dims[2] = {BATCH, ROW};
+    ren_linear_options o = ren_linear_options_default();
+    ren_model_config how_model = ren_model_config_default();
+    ren_runtime_config config = ren_test_config();
+    ren_trainer_config how = sgd(0.0f);
+    world w;
+    memset(&w, 0, sizeof w);
+    config.streams = streams;
+    how_model.seed = seed;
+    w.rt = ren_test_runtime(&config);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(w.rt);
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(w.rt, &how_model, &w.n.model, NULL), REN_OK);
+    ren_model *m = w.n.model;
+    ren_tensor in = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    o.units = 10;
+    ren_tensor a = ren_linear(m, "a", ren_dropout(m, "drop_a", in, NULL), &o);
+    ren_tensor b = ren_linear(m, "b", ren_dropout(m, "drop_b", in, NULL), &o);
+    ren_tensor loss = ren_softmax_cross_entropy(m, "loss", ren_add(m, "sum", a, b), y, NULL);
+    /* The same weights under every seed: what differs is the masks. */
+    float weight[10 * ROW];
+    for (uint32_t i = 0; i < 10 * ROW; i++) {
+        weight[i] = (float)(i % 7u) * 0.1f - 0.3f;
+    }
+    CU_ASSERT_EQUAL(ren_param_set(m, "a.weight", weight, sizeof weight), REN_OK);
+    CU_ASSERT_EQUAL(ren_param_set(m, "b.weight", weight, sizeof weight), REN_OK);
+    CU_ASSERT_EQUAL(ren_param_set(m, "a.bias", weight, 10 * sizeof(float)), REN_OK);
+    CU_ASSERT_EQUAL(ren_param_set(m, "b.bias", weight, 10 * sizeof(float)), REN_OK);
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(m, loss, &how, &w.t, NULL), REN_OK);
+    w.n.batch = BATCH;
+    w.n.row = ROW;
+    fill_batch(1, x, labels);
+    for (uint32_t i = 0; i < DROPS; i++) {
+        net_result r;
+        net_step(&w.n, w.rt, w.t, x, labels, &r);
+        losses[i] = r.step.loss;
+    }
+    close_world(&w);
+}
+
+/* Failure row 22: each step draws a new mask, the same one for the same seed on any number of
+ * streams, and another one for another seed. */
+static void test_dropout_masks(void)
+{
+    float first[DROPS], again[DROPS], other[DROPS];
+    dropout_losses(5, 5, first);
+    dropout_losses(5, 1, again);
+    dropout_losses(6, 5, other);
+    CU_ASSERT_EQUAL(memcmp(first, again, sizeof first), 0);
+    for (uint32_t i = 0; i < DROPS; i++) {
+        CU_ASSERT_NOT_EQUAL(first[i], other[i]);
+        for (uint32_t k = 0; k < i; k++) {
+            CU_ASSERT_NOT_EQUAL(first[i], first[k]);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -618,6 +684,7 @@ int main(int argc, char **argv)
         {"test_input_slot_reuse", test_input_slot_reuse},
         {"test_step_short_batches", test_step_short_batches},
         {"test_scalar_next_step", test_scalar_next_step},
+        {"test_dropout_masks", test_dropout_masks},
     };
     return ren_test_main(argc, argv, "conformance/test_trainer", cases, REN_TEST_COUNT(cases), 120);
 }
