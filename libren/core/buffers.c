@@ -195,6 +195,7 @@ ren_status ren__buffer_alloc(ren_runtime *rt, ren_stream stream, uint64_t bytes,
     entry->bytes = bytes;
     entry->writes = entry->block.fence;
     memset(&entry->reads, 0, sizeof entry->reads);
+    entry->host.id = 0;
     generation = (uint32_t)(atomic_load_explicit(&entry->word, memory_order_relaxed) >> 32) + 1u;
     /* release: pairs with pin's acquire; the entry is filled. */
     atomic_store_explicit(&entry->word, word_make(generation, REN__BUFFER_LIVE),

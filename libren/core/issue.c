@@ -31,7 +31,7 @@ static ren_status wait_for_jobs(ren_runtime *rt, ren__lane *lane, const ren__slo
             ren__word_state(word) != REN__SLOT_ISSUED || !awaited->batch_seq) {
             continue;
         }
-        status = ren__lane_wait_point(rt, lane, rt->lane_of[awaited->stream], awaited->batch_seq);
+        status = ren__lane_wait_point(rt, lane, awaited->lane, awaited->batch_seq);
         if (status != REN_OK) {
             return status;
         }
@@ -61,11 +61,19 @@ static ren_status wait_for_buffers(ren_runtime *rt, ren__lane *lane, const ren__
     return status;
 }
 
-/* The job's point becomes the buffers' last use, and the pins go. */
-static void note_uses(ren_runtime *rt, ren__lane *lane, const ren__slot *slot)
+/* The pins go. The job's point becomes the buffers' last use, unless the device refused the job:
+ * then the uses before it are still the last, and no later command stands for them. */
+static void note_uses(ren_runtime *rt, ren__lane *lane, const ren__slot *slot, bool refused)
 {
     for (uint32_t i = 0; i < slot->use_count; i++) {
         ren__buffer_entry *entry = &rt->buffers[slot->uses[i].buffer];
+        if (refused) {
+            ren__buffer_unpin(rt, slot->uses[i].buffer);
+            continue;
+        }
+        if (slot->kind == REN_JOB_HOST) {
+            entry->host = ren__slot_job(slot);
+        }
         if (slot->uses[i].access & REN_ACCESS_WRITE) {
             memset(&entry->writes, 0, sizeof entry->writes);
             memset(&entry->reads, 0, sizeof entry->reads);
@@ -166,7 +174,7 @@ ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot
             lane->open_has_commands = true;
         }
     }
-    note_uses(rt, lane, slot);
+    note_uses(rt, lane, slot, status != REN_OK);
     return status;
 }
 

@@ -416,8 +416,12 @@ void *ren__buffer_address(ren_runtime *rt, uint32_t index);
 ren__link *ren__dependants_chain(ren_runtime *rt, uint64_t head, ren__link **out_last);
 void ren__submitter_main(void *rt);
 uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs); /* jobs taken up */
+
+/* lane.c */
 ren_status ren__lane_wait_point(ren_runtime *rt, ren__lane *lane, uint32_t other, uint64_t seq);
 ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane);
+/* Room for this many commands? Where there is none, what gives room back later is closed. */
+bool ren__lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands);
 
 /* issue.c: enqueue one job whose waits are met */
 ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot);

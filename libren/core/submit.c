@@ -9,18 +9,21 @@
  *           made their change.
  *
  * Waits     A job names up to 16 others. For each, in order:
- *             done, or its slot reused       nothing to wait for;
- *             issued, to a lane              a point: the lanes are ordered by an event at issue
- *             time; issued, HOST on either side    the job is parked on the awaited slot's
- *                                            dependants. The completer takes that list and sends
- *             it to the inbox; not issued                     the job is parked on the awaited
- *                                            slot's issue_dependants, a list of the submitter's
- *                                            own. If the awaited job is still in its ring, the
- *                                            ring is emptied up to it into the ready list, which
- *                                            comes before all rings: so it inherits the class of
- *           its waiter, and the order inside its ring is kept. A job can name only ids that exist
- *           when it is posted, so waits form no cycle, and a parked job's chain always ends in one
- *           that can proceed.
+ *             done, or its slot reused   nothing to wait for;
+ *             issued, to a lane          a point: the lanes are ordered by an event at issue time;
+ *             issued, but no event tells when it is done (HOST, a BARRIER behind HOST), or the job
+ *             itself is HOST             the job is parked on the awaited slot's dependants. The
+ *                                        completer takes that list and sends it to the inbox;
+ *             not issued                 the job is parked on the awaited slot's issue_dependants,
+ *                                        a list of the submitter's own;
+ *             still in its ring          the ring is emptied up to it to the front of the ready
+ *                                        list, and the job stands behind it. So it inherits the
+ *                                        class of its waiter, the order inside its ring is kept,
+ *                                        and what was drained after the waiter stays behind it.
+ *                                        Where another poster stands in front of it, it cannot be
+ *                                        had, and the job is parked on it where it is.
+ *           A job can name only ids that exist when it is posted, so waits form no cycle, and a
+ *           parked job's chain always ends in one that can proceed.
  *
  * Dependants   The head of a slot's list is {generation, kind}: the submitter adds itself by an
  *           exchange that expects the generation, the completer closes the list by one exchange. A
@@ -32,11 +35,16 @@
  *           blocked list, and so does every later job of the lane, which keeps the stream's order.
  *
  * Buffers   Jobs that name the same buffer go in the order in which they were drained, also when
- *           one of them must wait for credit or for a HOST job while the next could go. A job that
- *           has to wait draws a ticket of each of its buffers, and a job goes only when its
- *           tickets are next. It draws them after all jobs that it names have been issued, and all
- *           at once, so that whoever is before it in one line is before it in every line: the
- *           oldest job in line can always go on.
+ *           one of them must wait while the next could go. A job that has to wait draws a ticket of
+ *           each of its buffers, all at once, and a job goes only when its tickets are next.
+ *   No deadlock   A job draws after all jobs that it names have drawn or been issued. So there is
+ *           one order of draws (line_seq), in which a job stands behind all that it waits for, at a
+ *           buffer or by name; a lane's blocked list has that order, too; and the first job of all
+ *           waits for nothing but issued jobs and credit, which come by themselves.
+ *   Overtaken   Only a job that waits for one which is hidden in its ring has not drawn, since the
+ *           hidden one may name the same buffer: a job drained later may then go before it.
+ *   HOST    A HOST job does not hold its stream, so no event tells when it is done. It is noted in
+ *           the buffers that it names, and the next job that names one is parked on it at its turn.
  */
 #include "runtime.h"
 
@@ -152,103 +160,6 @@ static void wake_issue_dependants(ren_runtime *rt, ren__slot *slot)
     }
 }
 
-/* ------------------------------------------------------------------ batches and points */
-
-ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane)
-{
-    ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
-    ren_status status = REN_OK;
-    if (!batch->first && !batch->notify_count && !lane->open_has_commands) {
-        return REN_OK;
-    }
-    batch->has_event = lane->open_has_commands;
-    if (batch->has_event) {
-        for (int attempt = 0; attempt < 3; attempt++) {
-            status = rt->api->event_record(rt->dev, lane->index, batch->event);
-            if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
-                break;
-            }
-        }
-        lane->event_seq = lane->open_seq;
-        lane->commands++;
-        atomic_fetch_add_explicit(&rt->events_recorded, 1, memory_order_relaxed);
-        if (status != REN_OK) {
-            ren_error err;
-            (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST,
-                            "an event could not be recorded on lane %u (%s): its work cannot be "
-                            "followed any more",
-                            lane->index, ren__status_name(status));
-            ren__runtime_set_lost(rt, &err);
-        }
-        if (atomic_load_explicit(&lane->completed, memory_order_relaxed) + 1 == lane->open_seq) {
-            ren__lane_count_bubble(rt, lane);
-        }
-    }
-    batch->event_seq = lane->event_seq;
-    batch->commands_end = lane->commands;
-    lane->open_has_commands = false;
-    atomic_store_explicit(&batch->claim, REN__BATCH_PUBLISHED, memory_order_relaxed);
-    atomic_fetch_add_explicit(&rt->batches_closed, 1, memory_order_relaxed);
-    /* release: pairs with the completion thread's acquire; the batch is complete as written. */
-    atomic_store_explicit(&lane->published, lane->open_seq, memory_order_release);
-    lane->open_seq++;
-    ren__doorbell_ring_if_asleep(&lane->bell);
-    return status;
-}
-
-ren_status ren__lane_wait_point(ren_runtime *rt, ren__lane *lane, uint32_t other, uint64_t seq)
-{
-    ren__lane *from = &rt->lanes[other];
-    uint64_t completed;
-    ren_status status;
-    if (other == lane->index || seq == 0 || lane->known[other] >= seq) {
-        return REN_OK;
-    }
-    /* acquire: pairs with the completion thread's release; what the batch wrote is visible. */
-    completed = atomic_load_explicit(&from->completed, memory_order_acquire);
-    if (completed >= seq) {
-        lane->known[other] = completed;
-        return REN_OK;
-    }
-    if (seq == from->open_seq) {
-        status = ren__lane_close_batch(rt, from);
-        if (status != REN_OK) {
-            return status;
-        }
-    }
-    /* The event of the newest batch up to seq that recorded one; a batch without commands is
-     * complete when that one is. */
-    seq = from->batches[seq % REN__BATCHES].event_seq;
-    if (seq <= completed || lane->known[other] >= seq) {
-        return REN_OK;
-    }
-    status = rt->api->event_wait(rt->dev, lane->index, from->batches[seq % REN__BATCHES].event);
-    if (status == REN_OK) {
-        lane->known[other] = seq;
-        lane->open_has_commands = true;
-        lane->commands++;
-        atomic_fetch_add_explicit(&rt->events_waited, 1, memory_order_relaxed);
-    }
-    return status;
-}
-
-static bool lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands)
-{
-    uint64_t completed = atomic_load_explicit(&lane->completed, memory_order_acquire);
-    uint64_t done = atomic_load_explicit(&lane->completed_commands, memory_order_relaxed);
-    /* A lane that has finished everything takes any job, however small its queue: so whatever is
-     * blocked goes on in the end. */
-    if (lane->open_seq - completed < REN__BATCHES - 1u &&
-        (lane->commands == done || lane->commands - done + commands <= rt->caps.lane_commands)) {
-        return true;
-    }
-    /* Commands of an open batch give no credit back until it is closed. */
-    if (lane->open_has_commands) {
-        (void)ren__lane_close_batch(rt, lane);
-    }
-    return false;
-}
-
 /* ------------------------------------------------------------------ lines at buffers */
 
 /* Draw a ticket of each buffer, once per job. */
@@ -322,8 +233,9 @@ static void drained(ren_runtime *rt, ren__slot *slot)
     slot->lane = (uint8_t)rt->lane_of[slot->stream];
 }
 
-/* Empty the ring of an awaited job, up to that job, to the front of the ready list, with the job that
- * waits behind. False when the awaited job is not to be had: another poster stands in front of it. */
+/* Empty the ring of an awaited job, up to that job, to the front of the ready list, with the job
+ * that waits behind. False when the awaited job is not to be had: another poster stands in front
+ * of it. */
 static bool boost(ren_runtime *rt, ren__slot *awaited, ren__slot *waiter)
 {
     void *items[REN__DRAIN_BATCH];
@@ -447,8 +359,8 @@ static bool waits_are_done(ren_runtime *rt, ren__slot *slot)
     return true;
 }
 
-/* True: no HOST job that named one of the slot's buffers before is under way. False: parked. Asked at
- * the slot's turn, when all jobs before it have been issued. */
+/* True: no HOST job that named one of the slot's buffers before is under way. False: parked.
+ * Asked at the slot's turn, when all jobs before it have been issued. */
 static bool hosts_are_done(ren_runtime *rt, ren__slot *slot)
 {
     for (uint32_t i = 0; i < slot->use_count; i++) {
@@ -469,14 +381,14 @@ static bool hosts_are_done(ren_runtime *rt, ren__slot *slot)
 static bool job_has_credit(ren_runtime *rt, ren__slot *slot)
 {
     if (slot->kind != REN__JOB_WORK) {
-        return lane_has_credit(rt, &rt->lanes[slot->lane], REN__JOB_COMMANDS);
+        return ren__lane_has_credit(rt, &rt->lanes[slot->lane], REN__JOB_COMMANDS);
     }
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
         uint32_t commands = REN__JOB_COMMANDS;
         for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
             commands += rt->lane_of[s] == l ? slot->as.work.need[s] : 0;
         }
-        if (!lane_has_credit(rt, &rt->lanes[l], commands)) {
+        if (!ren__lane_has_credit(rt, &rt->lanes[l], commands)) {
             return false;
         }
     }
