@@ -98,25 +98,24 @@ ren__slot *ren__job_slot(ren_runtime *rt, ren_job job, ren_status *out_status)
     uint32_t index = (uint32_t)job.id & 0xffffu;
     /* acquire: pairs with register's release; the road's arrays are initialised. */
     ren__road *road = atomic_load_explicit(&rt->roads[number], memory_order_acquire);
-    int32_t age;
+    uint32_t now;
     *out_status = REN_ERR_UNKNOWN_JOB;
     if (tag != rt->tag || !road || index >= road->slot_count ||
-        (int32_t)(generation - rt->first_generation) <= 0) {
+        generation == rt->first_generation) {
         return NULL;
     }
     /* acquire: pairs with the release of whoever moved the word; the state's data are visible. */
-    age = (int32_t)(ren__word_generation(
-                        atomic_load_explicit(&road->slots[index].word, memory_order_acquire)) -
-                    generation);
-    if (age > 0) {
+    now =
+        ren__word_generation(atomic_load_explicit(&road->slots[index].word, memory_order_acquire));
+    if (now == generation) {
+        *out_status = REN_OK;
+        return &road->slots[index];
+    }
+    /* Stale: one of the generations from the first to now, which may have come round. */
+    if (now - generation < now - rt->first_generation) {
         *out_status = REN_ERR_STALE;
-        return NULL;
     }
-    if (age < 0) {
-        return NULL;
-    }
-    *out_status = REN_OK;
-    return &road->slots[index];
+    return NULL;
 }
 
 uint64_t ren__jobs_posted(ren_runtime *rt)
