@@ -52,7 +52,14 @@ static inline uint64_t ren__index_stack_head_pvt(uint64_t seen, uint32_t index)
     return (((seen >> 32) + 1) << 32) | index;
 }
 
-/* Push first -> next[first] -> ... -> last in one swap; the caller has linked them through next[].
+/* Link an index that is the caller's over another, for a chain. A pop that lost its race may
+ * still read the word, so it is written as one. */
+static inline void ren__index_stack_link(ren__index_stack *s, uint32_t index, uint32_t under)
+{
+    ck_pr_store_32(&s->next[index], under);
+}
+
+/* Push first -> next[first] -> ... -> last in one swap; the caller has linked them with link.
  * `first` is popped first. */
 static inline void ren__index_stack_push_chain(ren__index_stack *s, uint32_t first, uint32_t last)
 {

@@ -61,7 +61,7 @@ static void chain_slot(finisher *f, const ren__slot *slot)
         f->last = index;
     } else {
         ren__road *road = atomic_load_explicit(&f->rt->roads[slot->road], memory_order_relaxed);
-        road->next[index] = f->first;
+        ren__index_stack_link(&road->free, index, f->first);
     }
     f->road = slot->road;
     f->first = index;
@@ -72,7 +72,8 @@ static void ring_waiters(finisher *f)
     if (f->told) {
         ren__doorbell_ring_if_asleep(&f->rt->done_bell);
     }
-    if (f->pumped) {
+    /* On a lost device ren_wait_any waits for the last job, whatever its delivery. */
+    if (f->pumped || (f->told && atomic_load_explicit(&f->rt->lost, memory_order_acquire))) {
         ren__doorbell_ring_if_asleep(&f->rt->pump_bell);
     }
     f->told = false;

@@ -207,7 +207,7 @@ static void mix_identity(ren_runtime *rt)
     x ^= x >> 27;
     x *= 0x94d049bb133111ebu;
     x ^= x >> 31;
-    rt->tag = (uint32_t)x & 0x3ffu;
+    rt->tag = 1u + (uint32_t)x % 0x3ffu; /* not 0, so that no handle's id is 0 */
     rt->first_generation = (uint32_t)(x >> 32);
 }
 
@@ -493,7 +493,12 @@ ren_status ren__runtime_abort(ren_runtime *rt)
     (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST, "aborted: the device did not answer");
     ren__runtime_set_lost(rt, &err);
     if (ren__runtime_drain(rt, ABORT_SETTLE_NS) == REN_TIMEOUT) {
-        take_over_lanes(rt);
+        /* acquire: pairs with the release below. One thread at a time finishes batches here: it is
+         * one row of counters, and a lane's batches are finished in order. */
+        if (!atomic_exchange_explicit(&rt->taking_over, true, memory_order_acquire)) {
+            take_over_lanes(rt);
+            atomic_store_explicit(&rt->taking_over, false, memory_order_release);
+        }
         (void)ren__runtime_drain(rt, ABORT_SETTLE_NS);
     }
     return REN_OK;
