@@ -13,11 +13,20 @@ static bool location_is_good(const ren_location *l)
     return l->buffer.id ? l->host == NULL : l->host != NULL;
 }
 
+/* Both sides lie in one buffer, or both in host memory, and share bytes. */
+static bool copy_overlaps(const ren_copy *c)
+{
+    uint64_t a = c->dst.buffer.id ? c->dst.offset : (uint64_t)(uintptr_t)c->dst.host;
+    uint64_t b = c->src.buffer.id ? c->src.offset : (uint64_t)(uintptr_t)c->src.host;
+    return c->dst.buffer.id == c->src.buffer.id && (a > b ? a - b : b - a) < c->bytes;
+}
+
 static ren_status check_payload(const ren_job_desc *d)
 {
     switch (d->kind) {
     case REN_JOB_COPY:
-        return d->copy.bytes && location_is_good(&d->copy.dst) && location_is_good(&d->copy.src)
+        return d->copy.bytes && location_is_good(&d->copy.dst) && location_is_good(&d->copy.src) &&
+                       !copy_overlaps(&d->copy)
                    ? REN_OK
                    : REN_ERR_INVALID_ARGUMENT;
     case REN_JOB_FILL:

@@ -129,6 +129,9 @@ ren_status ren_runtime_stats(ren_runtime *rt, ren_stats *out_stats)
     if (size < sizeof stats.struct_size + sizeof stats.jobs_posted || size > sizeof stats) {
         return REN_ERR_BAD_STRUCT;
     }
+    if (ren__runtime_status(rt, NULL) == REN_ERR_FORKED) {
+        return REN_ERR_FORKED;
+    }
     ren__runtime_stats(rt, &stats);
     memcpy(out_stats, &stats, size);
     out_stats->struct_size = size;
