@@ -287,13 +287,15 @@ $(BENCH_PROGRAMS): $(B)/%: $(B)/obj/%.o $(BENCH_OBJECTS) $(LIBREN_A) $(B)/BENCH.
 	$(call say,LINK)
 	$(Q)$(CXX) $(LDFLAGS_ALL) $< $(BENCH_OBJECTS) $(LIBREN_A) $(LIBS) -o $@
 
-# A demo is one folder, made of all its .c files.
+# A demo is one folder, made of all its .c files. It uses the shared library, beside which libren
+# finds the CUDA module.
 define demo_rules
 $(B)/$(1): $(B)/$(1)/$(notdir $(1))
-$(B)/$(1)/$(notdir $(1)): $$(call object,$$(sort $$(wildcard $(1)/*.c))) $$(LIBREN_A)
+$(B)/$(1)/$(notdir $(1)): $$(call object,$$(sort $$(wildcard $(1)/*.c))) $$(LIBREN_SO)
 	@mkdir -p $$(@D)
 	$$(call say,LINK)
-	$$(Q)$$(CC) $$(LDFLAGS_ALL) $$(filter %.o,$$^) $$(LIBREN_A) $$(LIBS) -o $$@
+	$$(Q)$$(CC) $$(LDFLAGS_ALL) $$(filter %.o,$$^) -L$(B) -lren -Wl,-rpath,'$$$$ORIGIN/../..' \
+	    $$(LIBS) -o $$@
 endef
 $(foreach dir,$(DEMO_DIRS),$(eval $(call demo_rules,$(dir))))
 .PHONY: $(DEMO_PROGRAMS)
