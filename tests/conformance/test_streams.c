@@ -11,6 +11,7 @@
 #include "../support/runtime.h"
 #include "../support/test.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,10 +41,10 @@ static void make_data(const net *n, float **x, int32_t **labels)
     }
 }
 
-static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, uint32_t steps,
-                  outcome *out)
+/* In a runtime that is there already. */
+static void train_in(ren_runtime *rt, net_kind kind, ren_optimizer optimizer, uint32_t steps,
+                     outcome *out)
 {
-    ren_runtime_config config = ren_test_config();
     ren_trainer_config how = ren_trainer_config_default();
     ren_trainer *t = NULL;
     net_result results[MOST_STEPS];
@@ -51,10 +52,6 @@ static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, uint
     float *x;
     int32_t *labels;
     net n;
-    config.streams = streams;
-    config.deterministic = 1;
-    ren_runtime *rt = ren_test_runtime(&config);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
     net_build(&n, rt, kind, 8, 5);
     how.optimizer = optimizer;
     how.learning_rate = optimizer == REN_OPTIMIZER_SGD ? 0.05f : 0.002f;
@@ -73,17 +70,31 @@ static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, uint
         CU_ASSERT_EQUAL_FATAL(status, REN_OK);
     }
     out->params = net_params(&n, &out->count);
-    ren_trainer_destroy(t);
-    ren_model_destroy(n.model);
-    ren_test_shutdown(rt);
     for (uint32_t i = 0; i < steps; i++) {
+        while (__atomic_load_n(&results[i].calls, __ATOMIC_ACQUIRE) == 0) {
+            sched_yield();
+        }
         CU_ASSERT_EQUAL(results[i].calls, 1);
         CU_ASSERT_EQUAL(results[i].status, REN_OK);
         CU_ASSERT_EQUAL(results[i].step.index, i + 1);
         out->losses[i] = results[i].step.loss;
     }
+    ren_trainer_destroy(t);
+    ren_model_destroy(n.model);
     free(x);
     free(labels);
+}
+
+static void train(net_kind kind, uint32_t streams, ren_optimizer optimizer, uint32_t steps,
+                  outcome *out)
+{
+    ren_runtime_config config = ren_test_config();
+    config.streams = streams;
+    config.deterministic = 1;
+    ren_runtime *rt = ren_test_runtime(&config);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
+    train_in(rt, kind, optimizer, steps, out);
+    ren_test_shutdown(rt);
 }
 
 static void compare(net_kind kind, ren_optimizer optimizer)
@@ -155,6 +166,44 @@ static void test_streams_seeded(void)
     }
 }
 
+typedef struct tenant {
+    ren_runtime *rt;
+    net_kind kind;
+    outcome out;
+} tenant;
+
+static void *train_beside(void *arg)
+{
+    tenant *t = arg;
+    train_in(t->rt, t->kind, REN_OPTIMIZER_SGD, MOST_STEPS, &t->out);
+    return NULL;
+}
+
+/* Two models trained by two threads in one runtime end as each does alone. Memory, events or order
+ * shared between plans by mistake would show. */
+static void test_streams_two_models(void)
+{
+    tenant tenants[2] = {{.kind = NET_LENET}, {.kind = NET_TINYRES}};
+    pthread_t threads[2];
+    ren_runtime *rt = ren_test_runtime(NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
+    for (uint32_t i = 0; i < 2; i++) {
+        tenants[i].rt = rt;
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, train_beside, &tenants[i]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        outcome alone;
+        CU_ASSERT_EQUAL(pthread_join(threads[i], NULL), 0);
+        train(tenants[i].kind, 5, REN_OPTIMIZER_SGD, MOST_STEPS, &alone);
+        CU_ASSERT_EQUAL(memcmp(alone.params, tenants[i].out.params, alone.count * sizeof(float)),
+                        0);
+        CU_ASSERT_EQUAL(memcmp(alone.losses, tenants[i].out.losses, sizeof alone.losses), 0);
+        free(alone.params);
+        free(tenants[i].out.params);
+    }
+    ren_test_shutdown(rt);
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -164,6 +213,7 @@ int main(int argc, char **argv)
         {"test_streams_branch_adamw", test_streams_branch_adamw},
         {"test_streams_tinyres_sgd", test_streams_tinyres_sgd},
         {"test_streams_seeded", test_streams_seeded},
+        {"test_streams_two_models", test_streams_two_models},
     };
     return ren_test_main(argc, argv, "conformance/test_streams", cases, REN_TEST_COUNT(cases), 120);
 }
