@@ -4,7 +4,8 @@
 # Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0
 #           test-gpu    every suite that can run on the CUDA device; skipped (77) without a GPU
 #           bench-gpu   tests/gpu/bench_device; rows go to tests/bench/results/
-#           stage       put the packages that a machine without a registry lacks into build/stage
+#           stage       put the packages that a machine without a registry lacks into build/stage;
+#                       there, `make sysroot` unpacks them
 # Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH; cuDNN 9 from CUDNN_ROOT, the
 #           toolkit, or the system. Without a toolkit `cuda` says so in one line and does nothing.
 # Variables CUDA_HOME, CUDNN_ROOT, CUDA_ARCHS ("75 80 86 89 90"; PTX of the last one is added)
@@ -21,6 +22,7 @@ CUDNN_LIB := $(firstword $(patsubst %/libcudnn.so.9,%,$(wildcard \
              /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu))))
 
 comma_ := ,
+space_ := $(subst ,, )
 CUDA_ARCHS ?= 75 80 86 89 90
 CUDA_CODE  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
@@ -45,11 +47,18 @@ CUDA_LDFLAGS  := -shared -pthread -Wl,-soname,libren_cuda.so \
 # nvcc guards the statics in its launch stubs with the C++ library, which cuDNN loads anyway.
 CUDA_LINK     := -lcudart_static -lcublasLt -l:libcudnn.so.9 -lstdc++ -lrt -ldl -lm
 
-.PHONY: cuda test-gpu test-gpu-run bench-gpu stage
+.PHONY: cuda test-gpu test-gpu-build test-gpu-run bench-gpu bench-gpu-build stage sysroot
+
+stage:
+	@sh tests/gpu/stage.sh pack
+
+sysroot:
+	@sh tests/gpu/stage.sh unpack
+
 
 ifeq ($(and $(CUDA_NVCC),$(CUDNN_INC),$(CUDNN_LIB)),)
 
-cuda:
+cuda test-gpu bench-gpu:
 	@echo 'cuda: left out: $(if $(CUDA_NVCC),no cuDNN 9 (set CUDNN_ROOT),no CUDA toolkit (set CUDA_HOME))'
 
 else
@@ -77,6 +86,61 @@ $(B)/libren_cuda.so: $(CUDA_MODULE)
 	@mkdir -p $(@D)
 	@cp -f $< $@
 
--include $(CUDA_OBJECTS:.o=.d)
+# A demo is linked with libren.a, so the module is looked for beside the demo.
+ifeq ($(DEVICE),cuda)
+demo-run: $(addsuffix /libren_cuda.so,$(dir $(DEMO_PROGRAMS)))
+$(B)/demos/%/libren_cuda.so: $(CUDA_MODULE)
+	@mkdir -p $(@D)
+	@cp -f $< $@
+endif
+
+# ---------------------------------------------------------------- tests and benchmark
+
+GPU_TESTS    := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/gpu/test_*.c)))
+GPU_HELPERS  := $(addprefix $(B)/obj/tests/gpu/,table.o values.o reference.o spin.o)
+GPU_BENCH    := $(B)/tests/gpu/bench_device
+GPU_LINK     := -L$(CUDA_LIBS) -lcudart_static -lrt -ldl
+GPU_SUITES   := conformance golden stress fault
+GPU_PROGRAMS := $(foreach s,$(GPU_SUITES),$(filter $(B)/tests/$(s)/%,$(TEST_PROGRAMS))) $(GPU_TESTS)
+
+$(B)/obj/tests/gpu/%.o: CPPFLAGS_ALL += $(CUDA_INCLUDES)
+
+$(GPU_TESTS): $(B)/%: $(B)/obj/%.o $(GPU_HELPERS) $(LIBREN_TEST_A)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS_ALL) $< $(GPU_HELPERS) $(LIBREN_TEST_A) -lcunit $(LIBS) $(GPU_LINK) -o $@
+
+$(GPU_BENCH): $(B)/obj/tests/gpu/bench_device.o $(B)/obj/tests/gpu/spin.o \
+              $(B)/obj/tests/bench/bench.o $(LIBREN_A)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(filter %.o,$^) $(LIBREN_A) $(LIBS) $(GPU_LINK) -o $@
+
+# Libraries of the staged folder need one another, which a program's own path does not cover.
+GPU_PATH := $(if $(SYSROOT_LIBS),LD_LIBRARY_PATH=$(subst $(space_),:,$(SYSROOT_LIBS:%=$(CURDIR)/%)))
+
+test-gpu:
+	+@$(SUBMAKE) FLAVOUR=test test-gpu-build
+	+@$(MAKE) --no-print-directory FLAVOUR=test test-gpu-run
+
+test-gpu-build: $(B)/libren_cuda.so $(call chosen,$(GPU_PROGRAMS))
+
+# The first program says whether there is a GPU at all.
+test-gpu-run:
+	@export REN_TEST_DEVICE=cuda REN_TEST_MODULE=$(CURDIR)/$(B)/libren_cuda.so $(GPU_PATH); \
+	said=$$($(B)/tests/gpu/test_cuda_device refusals 2>&1); code=$$?; \
+	if [ $$code -ne 0 ]; then printf '%s\n' "$$said"; exit $$code; fi; \
+	CC="$(CC)" CXX="$(CXX)" TEST_TIMEOUT="$(TEST_TIMEOUT)" sh tests/tools/run-tests $(FLAVOUR) \
+	    $(call chosen,$(GPU_PROGRAMS))
+
+bench-gpu:
+	+@$(SUBMAKE) FLAVOUR=release bench-gpu-build
+	@export $(or $(GPU_PATH),REN=1); \
+	build/release/tests/gpu/bench_device --module $(CURDIR)/build/release/libren_cuda.so $(ARGS)
+
+bench-gpu-build: $(B)/libren_cuda.so $(GPU_BENCH)
+
+-include $(CUDA_OBJECTS:.o=.d) $(GPU_HELPERS:.o=.d) $(patsubst $(B)/%,$(B)/obj/%.d,$(GPU_TESTS)) \
+         $(B)/obj/tests/gpu/bench_device.d
 
 endif
