@@ -53,11 +53,13 @@ typedef struct ren__submit ren__submit; /* the submitter's view during one `issu
 
 typedef struct ren__work {
     /* Enqueue everything. The job completes when its stream's lane reaches the point where issue
-     * returned. An error means a device call failed: the job completes with it. */
+     * returned. An error means a device call failed: the job completes with it at once, although
+     * commands enqueued before may still run. A work that lent memory to such commands returns
+     * REN_OK and lets finish say the error. */
     ren_status (*issue)(void *self, ren__submit *s);
     /* The work is done (or was never issued, or failed: c->status says so). May fill c->step,
-     * c->err's text and c->weight_version. Runs once, before the host's callback, also for jobs
-     * never issued. */
+     * c->err's text and c->weight_version, and turn a c->status of REN_OK into the work's own
+     * error. Runs once, before the host's callback, also for jobs never issued. */
     void (*finish)(void *self, ren_completion *c);
     void *self;
     ren_stream stream;               /* on whose timeline it completes */
@@ -78,6 +80,8 @@ uint32_t ren__submit_lane(ren__submit *s, ren_stream stream);
 void ren__submit_count_events(ren__submit *s, uint32_t recorded,
                               uint32_t waited); /* for the stats */
 void ren__submit_count_step(ren__submit *s, ren_path path);
+void ren__submit_count_graph(ren__submit *s, uint32_t captures, uint32_t updates,
+                             uint32_t fallbacks);
 /* Call fn(user) once on `stream`'s completion thread when the lane has completed everything
  * enqueued on it so far (status REN_OK), or on a fault or abort (the error). At most 4 a work. */
 void ren__submit_notify(ren__submit *s, ren_stream stream,

@@ -206,6 +206,14 @@ void ren__submit_count_step(ren__submit *s, ren_path path)
     atomic_fetch_add_explicit(&s->rt->steps[path], 1, memory_order_relaxed);
 }
 
+void ren__submit_count_graph(ren__submit *s, uint32_t captures, uint32_t updates,
+                             uint32_t fallbacks)
+{
+    atomic_fetch_add_explicit(&s->rt->graph_captures, captures, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->rt->graph_updates, updates, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->rt->graph_fallbacks, fallbacks, memory_order_relaxed);
+}
+
 void ren__submit_notify(ren__submit *s, ren_stream stream,
                         void (*fn)(void *user, ren_status status), void *user)
 {

@@ -588,6 +588,9 @@ void ren__runtime_stats(ren_runtime *rt, ren_stats *out)
     out->completions_waiting = ren__completions_waiting(rt);
     out->steps_queued = atomic_load_explicit(&rt->steps[REN_PATH_QUEUED], memory_order_relaxed);
     out->steps_graph = atomic_load_explicit(&rt->steps[REN_PATH_GRAPH], memory_order_relaxed);
+    out->graph_captures = atomic_load_explicit(&rt->graph_captures, memory_order_relaxed);
+    out->graph_updates = atomic_load_explicit(&rt->graph_updates, memory_order_relaxed);
+    out->graph_fallbacks = atomic_load_explicit(&rt->graph_fallbacks, memory_order_relaxed);
     out->events_recorded = atomic_load_explicit(&rt->events_recorded, memory_order_relaxed);
     out->events_waited = atomic_load_explicit(&rt->events_waited, memory_order_relaxed);
     out->batches = atomic_load_explicit(&rt->batches_closed, memory_order_relaxed);

@@ -360,6 +360,9 @@ struct ren_runtime {
     _Atomic uint64_t events_waited;
     _Atomic uint64_t batches_closed;
     _Atomic uint64_t steps[2];
+    _Atomic uint64_t graph_captures;
+    _Atomic uint64_t graph_updates;
+    _Atomic uint64_t graph_fallbacks;
     _Atomic uint64_t submit_ns;
     _Atomic uint64_t bubble_ns[REN_STREAM_COUNT];
     _Atomic uint64_t abandoned_threads;
