@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* libren/graph/issue.c - enqueue a resolved plan, again and again.
+/* libren/graph/issue.c - enqueue a resolved plan, again and again, or capture it.
  *
  * Purpose   Walk the tasks in program order: waits, command, record. Nothing is decided, looked up
  *           or allocated here.
@@ -22,6 +22,11 @@
  * A failed issue. The first error ends it, with lanes that may hold commands which origin is not
  * behind. They still run if the device works, and a later issue must not overtake them. So the plan
  * remembers that it is torn, and the next issue begins with a join of all its lanes.
+ *
+ * A capture walks the same tasks with the device recording. Everything begins behind origin (fork)
+ * and ends before it (join), so each lane enters the capture by an event of the capture and leaves
+ * it joined; work of before, on whatever lane, is ordered by origin's place when the graph is
+ * launched. A capture that breaks off leaves nothing in the lanes, so it tears nothing.
  */
 #include "internal.h"
 
@@ -160,8 +165,8 @@ static ren_status issue_all(issue *is, uint32_t fork)
     return status;
 }
 
-ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *external, uint32_t fork,
-                           uint32_t sync)
+/* Before anything is enqueued. */
+static ren_status check(const ren__plan *plan, void *const *external)
 {
     if (!plan->rt) {
         return REN_ERR_INTERNAL;
@@ -169,15 +174,73 @@ ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *externa
     const uint32_t *roots = plan->externals.items;
     for (uint32_t i = 0; i < plan->externals.count; i++) {
         if (!external || !external[roots[i]]) {
-            return REN_ERR_INTERNAL; /* before anything is enqueued */
+            return REN_ERR_INTERNAL;
         }
+    }
+    return REN_OK;
+}
+
+ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *external, uint32_t fork,
+                           uint32_t sync)
+{
+    ren_status status = check(plan, external);
+    if (status != REN_OK) {
+        return status;
     }
     issue is = {.plan = plan,
                 .api = ren__submit_api(s),
                 .dev = ren__submit_device(s),
                 .external = external,
                 .sync = sync};
-    ren_status status = issue_all(&is, fork);
+    status = issue_all(&is, fork);
     ren__submit_count_events(s, is.recorded, is.waited);
     return status;
+}
+
+/* Begin, walk the tasks, end. The end is called whatever came before: it is what takes the lanes
+ * out of the capture. */
+static ren_status capture_all(issue *is, ren__graph **out, ren_error *err)
+{
+    ren__plan *plan = is->plan;
+    ren__graph *graph = NULL;
+    ren_status status = is->api->graph_begin(is->dev, plan->origin_lane);
+    if (status != REN_OK) {
+        return REN__FAIL(err, status, "a capture could not begin");
+    }
+    status = issue_all(is, 1);
+    plan->torn = 0; /* what was recorded is not in the lanes */
+    ren_status ended =
+        is->api->graph_end(is->dev, plan->origin_lane, &graph, status == REN_OK ? err : NULL);
+    if (status != REN_OK) {
+        if (ended == REN_OK) {
+            is->api->graph_destroy(is->dev, graph);
+        }
+        return REN__FAIL(err, status, "a command could not be captured");
+    }
+    *out = graph;
+    return ended;
+}
+
+ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *external,
+                             ren__graph **out, ren_error *err)
+{
+    *out = NULL;
+    ren_status status = check(plan, external);
+    if (status != REN_OK) {
+        return REN__FAIL(err, status, "the plan cannot be issued");
+    }
+    issue is = {.plan = plan,
+                .api = ren__submit_api(s),
+                .dev = ren__submit_device(s),
+                .external = external};
+    if (plan->torn) {
+        /* For real, and so before the capture: a captured lane must not wait for what is not. */
+        status = rejoin(&is);
+        ren__submit_count_events(s, is.recorded, is.waited);
+        if (status != REN_OK) {
+            return REN__FAIL(err, status, "the lanes could not be joined before a capture");
+        }
+        plan->torn = 0;
+    }
+    return capture_all(&is, out, err);
 }

@@ -14,7 +14,7 @@
  *           it.
  * Memory    host memory by the allocator given; one region of device memory, taken by resolve.
  * Units     bytes; costs in flops or bytes moved.
- * Not here  what a step consists of, see train/; capture and replay of what issue enqueues.
+ * Not here  what a step consists of, and when a captured plan is launched in its place: see train/.
  *
  * Why program order. The list is run from top to bottom, so on one stream every value is written
  * before it is read and read before it is overwritten. Spreading it over lanes must lose none of
@@ -140,6 +140,12 @@ void ren__plan_need(const ren__plan *plan, uint32_t out_need[REN_STREAM_COUNT]);
  * wait on the host after every task (the A of the A/B/C comparison; benchmarks only). */
 ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *external, uint32_t fork,
                            uint32_t sync);
+
+/* What an issue with `fork` would enqueue, as a graph of the origin's lane; nothing of it runs. The
+ * addresses and operations that it holds are those of now. After an error the lanes and the plan
+ * are as before. */
+ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *external,
+                             ren__graph **out, ren_error *err);
 
 /* For tests and dumps. */
 typedef struct ren__plan_counts {
