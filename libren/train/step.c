@@ -14,9 +14,12 @@
  * N + 1 run while step N computes:
  *
  *   TRANS    wait end[p] . copy inputs to p . copy control to p . record copied[p]
- *   UPDATE   wait copied[p] . the plan: fork, forward, backward, update, join . record end[p]
+ *   UPDATE   wait copied[p] . the plan: fork, forward, backward, update, join . record end[p] .
+ *            copy the result to pinned memory
  *
- * with p = N mod 2. end[p] is what step N - 2 recorded: the last reader of what is overwritten.
+ * The plan is issued task by task or launched as a graph, see replay.c; what is around it is the
+ * same for both, so the copies of step N + 1 run beside step N on both paths. Above, p = N mod 2.
+ * end[p] there is what step N - 2 recorded: the last reader of what is overwritten.
  * copied[p] is recorded again only by step N + 2, whose issue comes after this step's wait for it
  * was enqueued; the same holds for end[p]. The turn is counted at issue, not at post, so a
  * cancelled step does not upset it. Pinned memory is the step record's own and is free with the
@@ -24,10 +27,17 @@
  *
  * Applied once or not at all. Device calls may fail anywhere in an issue. Only the last commands of
  * the plan change what the next step reads (see trainer.c); an error before them leaves the
- * weights as they were, and the step is reported failed. Two things are repaired by the next step:
- * ADVANCE may have counted a step that then broke off, so the count is written anew from the
- * host's own (`repair`); and an end[p] that could not be recorded is recorded then
- * (`end_missing`), since by then the step itself was enqueued whole and is reported as done.
+ * weights as they were, and the step is reported failed. ADVANCE may have counted a step that then
+ * broke off, so the next step writes the count anew from the host's own (`repair`). Behind the plan
+ * nothing makes a step fail any more but the loss of the device: an end[p] that could not be
+ * recorded is recorded by the next step (`end_missing`), and a result that cannot be fetched, twice
+ * tried, is reported as not a number.
+ *
+ * A step that broke off completes only when the lanes are past what it enqueued: those commands
+ * read the host's inputs and use the plan's operations and memory, which the host may take back
+ * and drop upon the completion. So its issue joins the lanes to UPDATE at once, returns REN_OK, and
+ * finish says the error (`broken`). Where even the join fails, the record and the plan are held
+ * until each lane has answered for itself.
  *
  * Who tells. That the inputs are consumed is known on TRANS' thread, early, and to finish, at last;
  * the two come in any order, and the notification may come when the record is already about another
@@ -105,8 +115,11 @@ static void step_finish(void *self, ren_completion *c)
     ren_step_result *outcome = &step->outcome;
     memset(outcome, 0, sizeof *outcome);
     outcome->index = step->index;
-    outcome->path = REN_PATH_QUEUED;
+    outcome->path = step->path;
     outcome->loss = NAN;
+    if (c->status == REN_OK) {
+        c->status = step->broken;
+    }
     if (c->status == REN_OK) {
         outcome->loss = step->result->loss;
         outcome->grad_norm = step->trainer->clips ? step->result->grad_norm : 0.0f;
@@ -180,6 +193,7 @@ static ren_status mend(const lanes *l, ren__step *step)
     return status;
 }
 
+/* The plan, by the path that is due. */
 static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
 {
     ren_trainer *t = step->trainer;
@@ -188,22 +202,98 @@ static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
         sp->externals[sp->input_values[i]] = t->inputs[i].device[p];
     }
     sp->externals[sp->control_value] = t->control_device[p];
-    sp->externals[sp->result_value] = step->result;
-    ren_status status = ren__plan_issue(sp->plan, l->s, sp->externals, 1, t->sync);
-    if (status != REN_OK) {
-        t->model->torn = 1;
-        t->repair = 1;
-        return status;
+    if (t->issued_plan != sp) {
+        ren__replay_interrupt(&sp->replay);
+        t->issued_plan = sp;
     }
-    t->applied_count++;
-    t->model->steps_issued++;
+    if (t->sync) {
+        return ren__plan_issue(sp->plan, l->s, sp->externals, 1, t->sync);
+    }
+    return ren__replay_issue(&sp->replay, l->s, sp->externals, p, &step->path);
+}
+
+/* Behind the plan, in a step that takes place: end[p], and what the host wants to know. Only the
+ * loss of the device is an error. */
+static ren_status report(const lanes *l, ren__step *step, uint32_t p)
+{
+    ren_trainer *t = step->trainer;
+    ren_status status = REN_OK;
     if (l->trans != l->update) {
         if (l->api->event_record(l->dev, l->update, t->end[p]) != REN_OK) {
             t->end_missing |= 1u << p;
         }
         ren__submit_count_events(l->s, 1, 0);
     }
-    ren__submit_count_step(l->s, REN_PATH_QUEUED);
+    for (uint32_t attempt = 0; attempt < 2; attempt++) {
+        status = l->api->copy(l->dev, l->update, step->result, t->state, sizeof(ren__state));
+        if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
+            return status;
+        }
+    }
+    memset(step->result, 0, sizeof *step->result);
+    step->result->loss = NAN;
+    step->result->grad_norm = NAN;
+    ren__runtime_log(t->rt, REN_LOG_ERROR, "the result of step %llu could not be fetched (%s)",
+                     (unsigned long long)step->index, ren__status_name(status));
+    return REN_OK;
+}
+
+static ren_status issue_all(const lanes *l, ren__step *step, uint32_t p)
+{
+    ren_trainer *t = step->trainer;
+    ren_status status = transfer(l, step, p);
+    if (status != REN_OK) {
+        return status;
+    }
+    status = issue_plan(l, step, p);
+    if (status != REN_OK) {
+        t->repair = 1;
+        return status;
+    }
+    t->applied_count++;
+    t->model->steps_issued++;
+    ren__submit_count_step(l->s, step->path);
+    return report(l, step, p);
+}
+
+static void lane_is_past(void *user, ren_status status)
+{
+    ren__step *step = user;
+    (void)status;
+    /* release: as in step_finish. */
+    atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_release);
+    let_go(step);
+}
+
+/* The record and its plan stay until each lane is past what is in it now. */
+static void hold(const lanes *l, ren__step *step)
+{
+    uint32_t seen = 0; /* lanes, a bit each */
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        uint32_t lane = 1u << ren__submit_lane(l->s, (ren_stream)i);
+        if (!(seen & lane)) {
+            seen |= lane;
+            /* relaxed, both: this step's own count is still in them. */
+            atomic_fetch_add_explicit(&step->holders, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
+            ren__submit_notify(l->s, (ren_stream)i, lane_is_past, step);
+        }
+    }
+}
+
+/* The issue failed with commands in the lanes; what it returns. See the head of this file. */
+static ren_status break_off(const lanes *l, ren__step *step, ren_status status)
+{
+    ren_model *m = step->trainer->model;
+    m->torn = 1;
+    if (status == REN_ERR_DEVICE_LOST) {
+        return status; /* nothing in the lanes runs any more */
+    }
+    if (ren__model_rejoin(m, l->s) != REN_OK) {
+        hold(l, step);
+        return status;
+    }
+    step->broken = status;
     return REN_OK;
 }
 
@@ -225,11 +315,9 @@ static ren_status step_issue(void *self, ren__submit *s)
         status = mend(&l, step);
     }
     if (status == REN_OK) {
-        status = transfer(&l, step, p);
-        if (status == REN_OK) {
-            status = issue_plan(&l, step, p);
-        } else {
-            t->model->torn = 1;
+        status = issue_all(&l, step, p);
+        if (status != REN_OK) {
+            status = break_off(&l, step, status);
         }
     }
     ren__chain_issued(&t->model->chain, step->seq);
@@ -345,10 +433,10 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
     post.work.self = step;
     post.work.stream = REN_STREAM_UPDATE;
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
-        post.work.need[i] = step->plan->need[i] + REN__REJOIN_NEED;
+        post.work.need[i] = step->plan->need[i] + 2 * REN__REJOIN_NEED; /* mend, break_off */
     }
     post.work.need[REN_STREAM_TRANS] += t->input_count + 3;
-    post.work.need[REN_STREAM_UPDATE] += 5;
+    post.work.need[REN_STREAM_UPDATE] += 6;
     if (step->uses_stage) {
         post.stage = ren__stage_run;
         post.stage_user = &step->stage;
@@ -399,6 +487,8 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     step->index = t->next_index;
     step->inputs_consumed = desc->inputs_consumed;
     step->user = desc->user;
+    step->broken = REN_OK;
+    step->path = REN_PATH_QUEUED;
     *step->control = t->scalars;
     step->control->step = step->index;
     step->plan->last_used = step->index;

@@ -13,8 +13,9 @@
  * all). The padding between parameters is zero in all of them and stays zero under every rule.
  *
  * The end of a plan is ordered so that a step is applied whole or not at all, whichever device call
- * fails: the loss goes into the state, ADVANCE counts, the state goes to the host, and only then do
- * the optimizer and the new running statistics change what later steps see.
+ * fails: the loss goes into the state, ADVANCE counts, and only then do the optimizer and the new
+ * running statistics change what later steps see. The state goes to the host behind the plan, not
+ * in it: its destination differs from step to step, and a captured plan is the same for all.
  */
 #include "trainer_state.h"
 
@@ -35,7 +36,7 @@ typedef struct update {
     ren_trainer *t;
     ren__diff *d;
     ren__task_graph *g;
-    uint32_t state, result, moment[2];
+    uint32_t state, moment[2];
 } update;
 
 static ren__task update_task(const char *name)
@@ -160,14 +161,12 @@ static void add_update(update *u)
                 ren__task_graph_value(u->g, "moment", REN__VALUE_FIXED, m->trained_bytes);
         }
     }
-    u->result = ren__task_graph_value(u->g, "result", REN__VALUE_EXTERNAL, sizeof(ren__state));
     add_copy(u, "loss", u->state, offsetof(ren__state, loss), u->d->values[u->t->loss], 0,
              sizeof(float));
     if (u->t->clips && m->trained_bytes) {
         add_check(u);
     }
     add_advance(u);
-    add_copy(u, "result", u->result, 0, u->state, 0, sizeof(ren__state));
     add_runs(u, 0);
     add_runs(u, 1);
 }
@@ -177,6 +176,7 @@ static void add_update(update *u)
 static void drop_plan(ren_trainer *t, ren__step_plan *sp)
 {
     const ren__host_allocator *a = t->model->allocator;
+    ren__replay_deinit(&sp->replay); /* graphs hold the plan's operations */
     ren__plan_destroy(sp->plan);
     ren__host_free(a, sp->externals, sp->external_count, sizeof sp->externals[0]);
     ren__host_free(a, sp->input_values, t->input_count, sizeof sp->input_values[0]);
@@ -227,7 +227,9 @@ static ren_status build_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch,
     if (status != REN_OK) {
         return status;
     }
-    sp->external_count = u.result + 1; /* the newest value: ids count up */
+    ren__plan_counts counts;
+    ren__plan_get_counts(sp->plan, &counts);
+    sp->external_count = counts.values;
     sp->externals = ren__host_calloc(a, sp->external_count, sizeof sp->externals[0]);
     sp->input_values = ren__host_calloc(a, t->input_count, sizeof sp->input_values[0]);
     if (!sp->externals || !sp->input_values) {
@@ -237,7 +239,7 @@ static ren_status build_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch,
         sp->input_values[i] = d->values[t->inputs[i].node];
     }
     sp->control_value = d->control;
-    sp->result_value = u.result;
+    ren__replay_init(&sp->replay, t->rt, sp->plan);
     return resolve_plan(t, sp, &u, err);
 }
 

@@ -12,6 +12,7 @@
 
 #include "../../memory/staging.h"
 #include "model_state.h"
+#include "replay.h"
 #include "stage.h"
 #include "trainer.h"
 
@@ -26,11 +27,11 @@
 typedef struct ren__step_plan {
     uint32_t batch; /* 0 = empty */
     ren__plan *plan;
-    void **externals; /* [sub] by value; filled anew for each issue */
+    ren__replay replay; /* [sub] */
+    void **externals;   /* [sub] by value; filled anew for each issue */
     uint32_t external_count;
     uint32_t *input_values; /* by input */
     uint32_t control_value;
-    uint32_t result_value;
     uint32_t need[REN_STREAM_COUNT];
     uint64_t last_used; /* [post] step index */
     /* Steps accepted with it and not finished. finish's release pairs with the acquire before the
@@ -65,6 +66,8 @@ typedef struct ren__step {
     uint64_t *applied;     /* pinned; see ren__step_issue */
     void (*inputs_consumed)(void *user);
     void *user;
+    ren_status broken;       /* [sub] what its issue failed with once commands were in the lanes */
+    ren_path path;           /* [sub] */
     ren_step_result outcome; /* written by finish, read by the core behind it */
     uint32_t uses_stage;
     /* The step's index until its inputs are consumed, then 0; see step.c. */
@@ -120,6 +123,7 @@ struct ren_trainer {
     ren__event *end[REN__INPUT_SLOTS];    /* [sub] the slot's last step is done */
     uint32_t end_missing;                 /* [sub] bit p: end[p] is still to be recorded */
     uint64_t issue_count;                 /* [sub] */
+    const ren__step_plan *issued_plan;    /* [sub] of the newest issue; only compared */
     uint64_t applied_count;               /* [sub] steps issued whole */
     uint32_t repair;                      /* [sub] a step broke off: put state.applied right */
 };

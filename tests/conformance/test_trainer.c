@@ -479,9 +479,10 @@ static void test_input_copy_overlaps(void)
     close_world(&w);
 }
 
-/* Promise 4 from the other end: with compute held, four steps are posted through two slots; the
- * third must not overwrite what the first has not read. Without the wait for the end of the slot's
- * last step the first loss is that of another input. */
+/* Promise 4 from the other end: with the steps' computing held (by UPDATE, behind which all of it
+ * starts on both paths), four steps are posted through two slots; the third must not overwrite what
+ * the first has not read. Without the wait for the end of the slot's last step the first loss is
+ * that of another input. */
 static void test_input_slot_reuse(void)
 {
     static float x[4][BATCH * ROW];
@@ -495,14 +496,14 @@ static void test_input_slot_reuse(void)
     for (uint32_t i = 0; i < 4; i++) {
         want[i] = loss_of(&w, 500 + i);
     }
-    ren_test_hold(w.rt, REN_STREAM_COMP_1);
+    ren_test_hold(w.rt, REN_STREAM_UPDATE);
     for (uint32_t i = 0; i < 4; i++) {
         fill_batch(500 + i, x[i], labels[i]);
         CU_ASSERT_EQUAL(net_post(&w.n, w.t, x[i], labels[i], BATCH, &results[i], &job), REN_OK);
     }
     /* Steps 0 and 1 are copied, and the copies that may not happen yet have had their chance. */
     CU_ASSERT_EQUAL(ren_wait(w.rt, job, SECOND / 20), REN_TIMEOUT);
-    ren_test_release(w.rt, REN_STREAM_COMP_1);
+    ren_test_release(w.rt, REN_STREAM_UPDATE);
     for (uint32_t i = 0; i < 4; i++) {
         await_calls(&results[i].calls, 1);
         CU_ASSERT_EQUAL(results[i].step.loss, want[i]);

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/replay.c - see replay.h.
+ *
+ * The states of one plan, with two places A and B:
+ *
+ *             `after` steps in a row               captured, one place at a time
+ *   queued  ------------------------->  capturing  ----------------------------->  graph
+ *      ^                                    |                                        |
+ *      |  another plan, an error            | capture failed                         | launch failed
+ *      |                                    v                                        |
+ *      +----- (run = 0)                   pause  <-----------------------------------+
+ *                                           |  8, 16, 32, ... 1,024 steps task by task, then again
+ *                                           +-->  capturing, or graph when there is one
+ *
+ * A step goes into the lanes once, whatever happens:
+ *   capture   records and runs nothing. When it fails the same step goes task by task; when it
+ *             succeeds the new graph is launched for this very step.
+ *   launch    is one call, all or nothing. When it fails the step is reported as failed. It is not
+ *             tried task by task, since no device promises that a launch that failed left nothing
+ *             behind. The graph is kept: what can fail for a moment (memory, room in a queue) says
+ *             nothing against it.
+ *
+ * Why nothing in a graph goes stale. A graph holds addresses and operations. Those of a resolved
+ * plan never change: parameters, gradients, moments and state are allocated once with the trainer,
+ * LOCAL values and workspaces once with the plan, operations are made once at resolve. The only
+ * addresses given at issue are the input slots and the control block, which have two values each,
+ * hence one graph for each place. What differs from step to step (learning rate and the other
+ * scalars, step index, dropout's counter) is read by kernels from the control block, the rest from
+ * the device's own state; the copies into the control block and out of the state differ in their
+ * host side and stay outside. So an executable is never updated: another batch size is another
+ * plan with graphs of its own, and graph_updates stays 0.
+ *
+ * Why two launches of one graph never overlap. A launch sits in UPDATE's lane and the plan ends
+ * there behind all its lanes; the next launch, of either graph, comes behind it. The two graphs
+ * share LOCAL memory and workspaces for the same reason.
+ *
+ * Warm. Captures begin only after `after` steps of the plan went task by task, so every operation
+ * has run and whatever a library sets up at first use is there: a capture must not allocate or
+ * load.
+ *
+ * Destroying. A graph goes with its plan, and a plan goes only when no step that was accepted with
+ * it is unfinished. Nothing is destroyed by the submitter, which could not know whether a launch
+ * still runs without asking the device.
+ */
+#include "replay.h"
+
+#include <string.h>
+
+void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan)
+{
+    const ren_runtime_config *config = ren__runtime_config_of(rt);
+    memset(r, 0, sizeof *r);
+    r->rt = rt;
+    r->plan = plan;
+    r->after = config->disable_graphs || !ren__runtime_caps(rt)->graphs ? UINT32_MAX
+                                                                        : config->graph_after_steps;
+    r->next_pause = REN__REPLAY_PAUSE;
+}
+
+void ren__replay_deinit(ren__replay *r)
+{
+    for (uint32_t p = 0; p < REN__REPLAY_PLACES; p++) {
+        if (r->graph[p]) {
+            ren__runtime_api(r->rt)->graph_destroy(ren__runtime_device(r->rt), r->graph[p]);
+        }
+    }
+    memset(r, 0, sizeof *r);
+}
+
+void ren__replay_interrupt(ren__replay *r)
+{
+    r->run = 0;
+}
+
+/* Task by task for a while. */
+static void fall_back(ren__replay *r, ren__submit *s, const char *what, const char *why)
+{
+    r->pause = r->next_pause;
+    r->next_pause =
+        2 * r->next_pause < REN__REPLAY_PAUSE_MAX ? 2 * r->next_pause : REN__REPLAY_PAUSE_MAX;
+    ren__submit_count_graph(s, 0, 0, 1);
+    ren__runtime_log(r->rt, REN_LOG_WARNING,
+                     "a training step's graph could not be %s (%s): the queued path for %u steps",
+                     what, why, (unsigned)r->pause);
+}
+
+/* REN_OK also when the capture failed and the step is to go task by task. */
+static ren_status capture(ren__replay *r, ren__submit *s, void *const *external, uint32_t place)
+{
+    ren_error err;
+    memset(&err, 0, sizeof err);
+    ren_status status = ren__plan_capture(r->plan, s, external, &r->graph[place], &err);
+    if (status == REN_OK) {
+        ren__submit_count_graph(s, 1, 0, 0);
+        return REN_OK;
+    }
+    if (status == REN_ERR_DEVICE_LOST) {
+        return status;
+    }
+    fall_back(r, s, "captured", err.text);
+    return REN_OK;
+}
+
+static ren_status launch(ren__replay *r, ren__submit *s, uint32_t place)
+{
+    uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
+    ren_status status =
+        ren__submit_api(s)->graph_launch(ren__submit_device(s), lane, r->graph[place]);
+    if (status == REN_OK) {
+        r->next_pause = REN__REPLAY_PAUSE;
+    } else if (status != REN_ERR_DEVICE_LOST) {
+        fall_back(r, s, "launched", ren__status_name(status));
+    }
+    return status;
+}
+
+ren_status ren__replay_issue(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
+                             ren_path *out_path)
+{
+    ren_status status = REN_OK;
+    uint32_t paused = r->pause > 0;
+    *out_path = REN_PATH_QUEUED;
+    r->pause -= paused;
+    if (!paused && !r->graph[place] && r->run >= r->after) {
+        status = capture(r, s, external, place);
+        paused = r->pause > 0;
+    }
+    if (status == REN_OK && !paused && r->graph[place]) {
+        *out_path = REN_PATH_GRAPH;
+        status = launch(r, s, place);
+    } else if (status == REN_OK) {
+        status = ren__plan_issue(r->plan, s, external, 1, 0);
+    }
+    if (status != REN_OK) {
+        r->run = 0;
+    } else if (r->run + 1 < UINT32_MAX) {
+        r->run++;
+    }
+    return status;
+}

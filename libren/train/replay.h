@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/replay.h - a plan issued task by task at first, and as one captured graph later.
+ *
+ * Purpose   Decides, step by step, by which of its two paths a plan reaches the device, and makes
+ *           the graphs. step.c asks for an issue and learns which path it took.
+ * Threads   init, deinit: whoever owns the plan, with no issue under way. issue: the submitter.
+ * Progress  issue never waits for the device.
+ * Memory    none of the host's; a capture takes what the device needs for a graph.
+ * Units     steps of this plan.
+ */
+#ifndef REN_TRAIN_REPLAY_H
+#define REN_TRAIN_REPLAY_H
+
+#include "../graph/plan.h"
+
+#define REN__REPLAY_PLACES    2u    /* A and B: one executable for each */
+#define REN__REPLAY_PAUSE     8u    /* after the first failure; doubles with each further one */
+#define REN__REPLAY_PAUSE_MAX 1024u /* and stays here */
+
+typedef struct ren__replay {
+    ren_runtime *rt;
+    ren__plan *plan;
+    uint32_t after; /* steps in a row before a capture; UINT32_MAX = no graphs */
+    ren__graph *graph[REN__REPLAY_PLACES];
+    uint32_t run;   /* steps in a row issued without an error */
+    uint32_t pause; /* steps that still go task by task after a failure */
+    uint32_t next_pause;
+} ren__replay;
+
+void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan);
+/* The device must be past every launch, or lost. Zeroed is fine. */
+void ren__replay_deinit(ren__replay *r);
+
+/* Another plan was issued in between: the steps in a row start again. Graphs are kept. */
+void ren__replay_interrupt(ren__replay *r);
+
+/* Put the plan into the lanes, once. `external` are the addresses that belong to `place`, the same
+ * ones each time. An error means that the step did not take place; the lanes are then as after a
+ * broken ren__plan_issue. */
+ren_status ren__replay_issue(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
+                             ren_path *out_path);
+
+#endif
