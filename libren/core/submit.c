@@ -233,30 +233,23 @@ static void drained(ren_runtime *rt, ren__slot *slot)
     slot->lane = (uint8_t)rt->lane_of[slot->stream];
 }
 
-/* Empty the ring of an awaited job, up to that job, to the front of the ready list, with the job
- * that waits behind. False when the awaited job is not to be had: another poster stands in front
- * of it. */
+/* Empty the ring of an awaited job, up to that job and no further, to the front of the ready list,
+ * with the job that waits behind. So all that stands before another in the ready list was posted
+ * before it, and no job is taken up before one that it names and that has left its ring. False when
+ * the awaited job is not to be had: another poster stands in front of it. */
 static bool boost(ren_runtime *rt, ren__slot *awaited, ren__slot *waiter)
 {
-    void *items[REN__DRAIN_BATCH];
     ren__slot *rest = rt->ready_first;
     ren__slot *rest_last = rt->ready_last;
-    bool found = false;
+    void *item = NULL;
     rt->ready_first = NULL;
     rt->ready_last = NULL;
-    while (!found) {
-        uint32_t n = ren__drain_pop_source(&rt->drain, awaited->class, awaited->road, items,
-                                           REN__DRAIN_BATCH);
-        if (!n) {
-            break;
-        }
-        for (uint32_t i = 0; i < n; i++) {
-            drained(rt, items[i]);
-            ready_push(rt, items[i]);
-            found = found || items[i] == (void *)awaited;
-        }
+    while (item != (void *)awaited &&
+           ren__drain_pop_source(&rt->drain, awaited->class, awaited->road, &item, 1)) {
+        drained(rt, item);
+        ready_push(rt, item);
     }
-    if (found) {
+    if (item == (void *)awaited) {
         ready_push(rt, waiter);
     }
     if (rest) {
@@ -267,7 +260,7 @@ static bool boost(ren_runtime *rt, ren__slot *awaited, ren__slot *waiter)
         }
         rt->ready_last = rest_last;
     }
-    return found;
+    return item == (void *)awaited;
 }
 
 /* Add slot to the awaited job's dependants. False: the awaited job is done. */
