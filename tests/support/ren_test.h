@@ -66,7 +66,8 @@ typedef struct ren_test_command {
     ren__op_kind op;         /* op_launch */
     const ren__event *event; /* event_record, event_wait */
     uint32_t read_count, write_count;
-    ren_test_access reads[REN__OPERANDS], writes[REN__OPERANDS];
+    ren_test_access reads[REN__OPERANDS];
+    ren_test_access writes[REN__OPERANDS + 1u]; /* an operation's workspace comes last */
 } ren_test_command;
 
 typedef void (*ren_test_trace_fn)(void *user, const ren_test_command *command);

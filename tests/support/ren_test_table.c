@@ -156,6 +156,9 @@ static ren_status hook_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
     }
     ren_test_command c = {0};
     describe_op(o, operands, &c);
+    if (o->needs.workspace_bytes) {
+        c.writes[c.write_count++] = (ren_test_access){workspace, o->needs.workspace_bytes};
+    }
     report *r = ren__hook_before(h, lane, &c);
     if (atomic_load(&h->poison) && o->needs.workspace_bytes) {
         status = h->api->fill(h->dev, lane, workspace, 0xffu, o->needs.workspace_bytes);
