@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/conformance/test_buffers.c - device memory in stream order, through ren.h alone.
  *
- * Proves    memory freed under running work is not handed out unordered, whatever streams allocate, use
- *           and reuse it (failures A1 rows 1, 2, 3, 8); a double buffer keeps its stamps (row 37);
- *           running out is reported as the kind that it is.
- * Oracle    every buffer is filled with a value of its own on one stream, read back on another, freed at
- *           once, and its memory is soon another buffer's. A reuse that is not ordered behind the read
- *           shows as another buffer's value in the copy. Streams are held by injected delays.
+ * Proves    memory freed under running work is not handed out unordered, whatever streams
+ *           allocate, use and reuse it (failures A1 rows 1, 2, 3, 8); a double buffer keeps its
+ *           stamps (row 37); running out is reported as the kind that it is.
+ * Oracle    every buffer is filled with a value of its own on one stream, read back on another,
+ *           freed at once, and its memory is soon another buffer's. A reuse that is not ordered
+ *           behind the read shows as another buffer's value in the copy. Streams are held by
+ *           injected delays.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -106,7 +107,8 @@ static void test_reuse_waits_for_a_delayed_copy(void)
     free(out);
 }
 
-/* Row 2: all pairs (allocated on, used on) and all triples with a third stream that takes it next. */
+/* Row 2: all pairs (allocated on, used on) and all triples with a third stream that takes it next.
+ * */
 static void test_reuse_over_all_streams(void)
 {
     enum {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/conformance/test_jobs.c - posting, ordering and completing, through ren.h alone.
  *
- * Proves    every kind of job does its work; a refused post keeps nothing; an accepted one completes
- *           exactly once, in timeline order; waits, cancels, deadlines, budgets and reentrancy do what
- *           ren.h says.
+ * Proves    every kind of job does its work; a refused post keeps nothing; an accepted one
+ *           completes exactly once, in timeline order; waits, cancels, deadlines, budgets and
+ *           reentrancy do what ren.h says.
  */
 #include <pthread.h>
 #include <sched.h>

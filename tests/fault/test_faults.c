@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/fault/test_faults.c - every device call fails once, or for ever, while real work goes on.
  *
- * Proves    for each scenario, each kind of device call, each position of that call and each kind of
- *           failure: the program neither crashes nor hangs; every accepted job completes exactly once;
- *           the runtime can be shut down; no byte of the pool stays in use; and after every training
- *           step the weights are exactly those before it or those after it, as its completion says.
+ * Proves    for each scenario, each kind of device call, each position of that call and each kind
+ *           of failure: the program neither crashes nor hangs; every accepted job completes
+ *           exactly once; the runtime can be shut down; no byte of the pool stays in use; and
+ *           after every training step the weights are exactly those before it or those after it,
+ * as its completion says.
  * Sweep     the nth call of a kind fails for n = 1, 2, ... until the scenario is through without
  *           reaching the nth call. Faults are counted and printed.
  */
@@ -299,7 +300,8 @@ static void test_every_device_call_fails_under_training(void)
     CU_ASSERT(faults > 200);
 }
 
-/* Promise 9: after a loss every call says so at once, and the process goes on with a new runtime. */
+/* Promise 9: after a loss every call says so at once, and the process goes on with a new runtime.
+ * */
 static void test_lost_device_is_reported_everywhere(void)
 {
     ren_runtime *rt = ren_test_runtime(NULL);

@@ -2,8 +2,9 @@
 /* tests/fault/test_lifecycle.c - beginning and ending, also when something is missing or stuck.
  *
  * Proves    a thousand runtimes come and go without leaving memory, threads or descriptors; the Nth
- *           failing allocation or thread start fails the create cleanly; several runtimes live side by
- *           side; a device that does not answer cannot hold abort or shutdown; a forked child is told.
+ *           failing allocation or thread start fails the create cleanly; several runtimes live
+ *           side by side; a device that does not answer cannot hold abort or shutdown; a forked
+ *           child is told.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -290,7 +291,8 @@ static void test_two_runtimes_at_once(void)
     }
 }
 
-/* ------------------------------------------------------------------ a device that does not answer */
+/* ------------------------------------------------------------------ a device that does not answer
+ * */
 
 static atomic_int let_go;
 

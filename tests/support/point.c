@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/support/point.c - stopping a thread of libren's at a named place.
  *
- * Purpose   The test build calls ren__test_point at each REN__POINT. A test pauses a point; the next
- *           thread that comes there waits until the test resumes it, and the test can wait for that.
+ * Purpose   The test build calls ren__test_point at each REN__POINT. A test pauses a point; the
+ *           next thread that comes there waits until the test resumes it, and the test can wait
+ * for that.
  * Threads   any.
- * Memory    a fixed table of points. They are process-wide: the runtime argument of the hooks is there for
- *           the tests' sake, since a queue knows no runtime.
+ * Memory    a fixed table of points. They are process-wide: the runtime argument of the hooks is
+ *           there for the tests' sake, since a queue knows no runtime.
  */
 #include <pthread.h>
 #include <stdatomic.h>

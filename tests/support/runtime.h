@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/support/runtime.h - making the runtime that a test talks to.
  *
- * Purpose   One source for all devices: the device comes from REN_TEST_DEVICE (cpu, cuda; cpu without it).
+ * Purpose   One source for all devices: the device comes from REN_TEST_DEVICE (cpu, cuda; cpu
+ * without it).
  */
 #ifndef REN_TEST_SUPPORT_RUNTIME_H
 #define REN_TEST_SUPPORT_RUNTIME_H
