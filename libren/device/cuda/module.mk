@@ -37,7 +37,7 @@ CUDA_OBJECTS := $(addprefix $(CUDA_OUT)/,$(addsuffix .o,$(notdir \
 CUDA_INCLUDES := -isystem $(CUDA_ROOT)/include \
                  $(addprefix -isystem ,$(filter-out /usr/include%,$(CUDNN_INC)))
 CUDA_CFLAGS   := -std=c11 -D_GNU_SOURCE -I. $(CUDA_INCLUDES) -O2 -g -fPIC -pthread \
-                 -fvisibility=hidden $(WARNINGS) -Wno-deprecated-declarations
+                 -fvisibility=hidden $(WARNINGS) -Wno-deprecated-declarations $(EXTRA_CFLAGS)
 CUDA_NVFLAGS  := -std=c++17 -O3 -lineinfo -I. $(CUDA_CODE) \
                  -Xcompiler -fPIC,-fvisibility=hidden,-Wall
 CUDA_LDFLAGS  := -shared -pthread -Wl,-soname,libren_cuda.so \
