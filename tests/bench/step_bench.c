@@ -19,10 +19,13 @@
  *           --streams N         of planned and graph, which are then called planned-N and graph-N
  *           --cpu-threads N     of a large operation on the CPU device; default libren's
  *           --module FILE       libren_cuda.so
+ *           --quiet SECONDS     for as long, per model, repeat runs during which other processes
+ *                               used more than a tenth of a processor
  *           and those of bench.h. sync, async and planned are printed as a ratio, too.
  * Metrics   step_ms, events_per_step (recorded), bubble_share (see step_session.h), nodes
  *           (tasks of the plan).
- *           Printed only: processor time and context switches of all threads, per step.
+ *           Printed only: processor time and context switches of all threads, per step; and the
+ *           processors that other processes kept busy.
  */
 #include <math.h>
 #include <stdio.h>
@@ -37,6 +40,7 @@
 #define SLOW_NS    4e8 /* a step this long is warm after two */
 #define MOST_STEPS 2000
 #define REPEATS    64u /* most */
+#define DISTURBED  0.1 /* processors that others use in a run that does not count */
 
 static const char *const path_names[STEP_PATHS] = {"sync", "async", "planned", "graph1", "graph"};
 static const char *const precision_names[] = {"f32", "f16", "bf16"}; /* by ren_precision */
@@ -48,7 +52,7 @@ typedef struct options {
     ren_device_kind device;
     const char *models, *precisions, *paths; /* comma-separated; NULL = default */
     const char *module_path;
-    uint32_t batch, steps, streams, cpu_threads;
+    uint32_t batch, steps, streams, cpu_threads, quiet_s;
 } options;
 
 typedef struct path_case {
@@ -72,7 +76,8 @@ static int read_option(int argc, char **argv, int i)
     } flags[] = {{"--model", &opt.models, NULL},    {"--precision", &opt.precisions, NULL},
                  {"--path", &opt.paths, NULL},      {"--module", &opt.module_path, NULL},
                  {"--batch", NULL, &opt.batch},     {"--steps", NULL, &opt.steps},
-                 {"--streams", NULL, &opt.streams}, {"--cpu-threads", NULL, &opt.cpu_threads}};
+                 {"--streams", NULL, &opt.streams}, {"--cpu-threads", NULL, &opt.cpu_threads},
+                 {"--quiet", NULL, &opt.quiet_s}};
     if (i + 1 >= argc) {
         return 0;
     }
@@ -200,6 +205,15 @@ static void warm_up(path_case *c, const bench *b, bool graph)
     c->repeats = (uint32_t)repeats;
 }
 
+static step_figures run_undisturbed(path_case *c, uint64_t until_ns)
+{
+    step_figures f = step_session_run(c->session, c->steps);
+    while (f.others > DISTURBED && bench_now_ns() < until_ns) {
+        f = step_session_run(c->session, c->steps);
+    }
+    return f;
+}
+
 static double median_of(const path_case *c, size_t offset, double *out_low, double *out_high)
 {
     double values[REPEATS];
@@ -253,11 +267,12 @@ static void run_model(const bench *b, const bench_model *model, ren_precision pr
             most = cases[p].repeats > most ? cases[p].repeats : most;
         }
     }
+    uint64_t until_ns = bench_now_ns() + opt.quiet_s * UINT64_C(1000000000);
     for (uint32_t r = 0; r < most; r++) {
         for (uint32_t p = 0; p < STEP_PATHS; p++) {
             path_case *c = &cases[p];
             if (c->session && r < c->repeats) {
-                c->runs[c->run_count++] = step_session_run(c->session, c->steps);
+                c->runs[c->run_count++] = run_undisturbed(c, until_ns);
             }
         }
     }
@@ -279,8 +294,8 @@ int main(int argc, char **argv)
 {
     bench b;
     bench_init(&b, argc, argv, "step", read_option);
-    printf("%-36s %10s %10s %10s %8s %8s %6s %9s %8s %6s\n", "case", "step ms", "lowest", "highest",
-           "events", "bubble", "nodes", "cpu ms", "switches", "steps");
+    printf("%-36s %10s %10s %10s %8s %8s %6s %9s %8s %6s %6s\n", "case", "step ms", "lowest",
+           "highest", "events", "bubble", "nodes", "cpu ms", "switches", "others", "steps");
     for (size_t i = 0; i < bench_model_count; i++) {
         for (uint32_t p = 0; p < PRECISIONS && wants_model(bench_models[i].name); p++) {
             if (wants_precision(precision_names[p])) {

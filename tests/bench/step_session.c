@@ -263,7 +263,8 @@ typedef struct sample {
     uint64_t wall_ns;
     double cpu_ns;
     double switches;
-    double lanes_ns; /* processor time of the lanes */
+    double lanes_ns;  /* processor time of the lanes */
+    double system_ns; /* of the whole system; 0 when unknown */
     ren_stats stats;
 } sample;
 
@@ -272,12 +273,28 @@ static double seconds(struct timeval t)
     return (double)t.tv_sec + (double)t.tv_usec * 1e-6;
 }
 
+/* Processor time that the system has spent, with what a hypervisor took away; 0 when unknown. */
+static double system_ns(void)
+{
+    double ticks[8] = {0}; /* user, nice, system, idle, waiting, irq, softirq, stolen */
+    FILE *f = fopen("/proc/stat", "r");
+    int n = f ? fscanf(f, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &ticks[0], &ticks[1], &ticks[2],
+                       &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7])
+              : 0;
+    if (f) {
+        (void)fclose(f);
+    }
+    double busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
+    return n == 8 ? busy * 1e9 / (double)sysconf(_SC_CLK_TCK) : 0;
+}
+
 static sample take_sample(const step_session *s)
 {
     sample now = {.stats = ren_stats_default()};
     struct rusage used;
     (void)getrusage(RUSAGE_SELF, &used);
     now.cpu_ns = 1e9 * (seconds(used.ru_utime) + seconds(used.ru_stime));
+    now.system_ns = system_ns();
     now.switches = (double)(used.ru_nvcsw + used.ru_nivcsw);
     for (uint32_t i = 0; i < s->lane_count; i++) {
         struct timespec t;
@@ -322,6 +339,7 @@ step_figures step_session_run(step_session *s, uint32_t steps)
         .step_ns = wall_ns / steps,
         .events = (double)(to.stats.events_recorded - from.stats.events_recorded) / steps,
         .cpu_ns = (to.cpu_ns - from.cpu_ns) / steps,
+        .others = ((to.system_ns - from.system_ns) - (to.cpu_ns - from.cpu_ns)) / wall_ns,
         .switches = (to.switches - from.switches) / steps,
         .on_path = to.stats.steps_graph - from.stats.steps_graph ==
                    (s->config.path >= STEP_GRAPH1 ? steps : 0),

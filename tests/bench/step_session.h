@@ -42,6 +42,7 @@ typedef struct step_figures {
                        not; else mean of the streams' bubble_ns over the wall time */
     double cpu_ns;   /* processor time of all threads, per step */
     double switches; /* context switches of all threads, per step */
+    double others;   /* processors that other processes kept busy meanwhile */
     bool on_path;    /* every step took the path that was asked for */
 } step_figures;
 

@@ -154,8 +154,8 @@ class Heads(nn.Module):
 
 # name: (builder, batch, input of one row, classes, learning rate, parameters)
 MODELS = {
-    "mlp-64x4": (lambda: mlp(32, 64, 10), 256, (32,), 10, 0.05, 15242),
-    "mlp-256x4": (lambda: mlp(64, 256, 16), 1024, (64,), 16, 0.05, 218128),
+    "mlp-64x4": (lambda: mlp(32, 64, 10), 256, (32,), 10, 0.02, 15242),
+    "mlp-256x4": (lambda: mlp(64, 256, 16), 1024, (64,), 16, 0.02, 218128),
     "lenet28": (lenet28, 128, (1, 28, 28), 10, 0.01, 1199882),
     "incep32": (incep32, 32, (3, 32, 32), 10, 0.01, 187466),
     "resnet18-cifar": (resnet18, 128, (3, 32, 32), 10, 0.01, 11173962),
