@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/model/queue.pml - post, drain, sleep and stop, for every interleaving.
  *
- * Purpose   The memory order of the rings and the doorbell cannot be tested to the end by running. This
- *           model has one step per shared access, and a store buffer in front of each publisher's
- *           stores as x86-64 has one, so Spin can look at all orders. tests/model/test_model.sh runs
- *           it, and shows that every planted fault is found.
+ * Purpose   The memory order of the rings and the doorbell cannot be tested to the end by running.
+ *           This model has one step per shared access, and a store buffer in front of each
+ *           publisher's stores as x86-64 has one, so Spin can look at all orders.
+ *           tests/model/test_model.sh runs it, and shows that every planted fault is found.
  * Sizes     P producers of J jobs each, CAP slots (a power of two), batches of up to BATCH.
  * Roads     the shared ring of mpsc.h; with -DSPSC the rings of spsc.h, one a producer.
- * Proved    each job arrives once, filled, in its producer's order; FULL only if the ring was full at
- *           some instant of the call (shared ring); nobody sleeps for ever (no invalid end state); the
- *           submitter leaves after the stop with nothing left behind.
+ * Proved    each job arrives once, filled, in its producer's order; FULL only if the ring was full
+ *           at some instant of the call (shared ring); nobody sleeps for ever (no invalid end
+ *           state); the submitter leaves after the stop with nothing left behind.
  * Faults    -DFAULT_... leaves out one rule; each is named where it acts.
  * Indices   are bytes and begin near their wrap.
  */
@@ -65,6 +65,14 @@ inline flushed(m)
     slot_value[m] = 0
 }
 
+#ifdef SPSC
+inline tail_flushed(m)
+{
+    tail_set[m] = false;
+    tail_value[m] = 0
+}
+#endif
+
 active proctype memory()
 {
 end:
@@ -80,10 +88,10 @@ end:
 #else
 #define ORDERED(i) !slot_set[i]
 #endif
-    :: atomic { tail_set[0] && ORDERED(0) -> tail[0] = tail_value[0]; tail_set[0] = false; tail_value[0] = 0 }
-    :: atomic { tail_set[1] && ORDERED(1) -> tail[1] = tail_value[1]; tail_set[1] = false; tail_value[1] = 0 }
+    :: atomic { tail_set[0] && ORDERED(0) -> tail[0] = tail_value[0]; tail_flushed(0) }
+    :: atomic { tail_set[1] && ORDERED(1) -> tail[1] = tail_value[1]; tail_flushed(1) }
 #if P > 2
-    :: atomic { tail_set[2] && ORDERED(2) -> tail[2] = tail_value[2]; tail_set[2] = false; tail_value[2] = 0 }
+    :: atomic { tail_set[2] && ORDERED(2) -> tail[2] = tail_value[2]; tail_flushed(2) }
 #endif
 #endif
     :: atomic { stop_set -> stop = true; stop_set = false }

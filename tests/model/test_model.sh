@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # tests/model/test_model.sh - run queue.pml through Spin: no error, and every planted fault found.
 #
-# Usage     test_model.sh [--long]     from the repository's root; --long adds three producers of two
-#                                      jobs (minutes, and a few GiB of memory)
+# Usage     test_model.sh [--long]     from the repository's root; --long adds three producers of
+#                                      two jobs each (many minutes and up to 6 GiB of memory)
 # Needs     spin and a C compiler; without spin nothing runs (exit 77).
 # Output    build/model/; ends with "test_model: N passed, N failed, N skipped".
 set -u
