@@ -74,13 +74,32 @@ typedef struct layer_values {
     const float *x, *w, *b, *y, *dy, *dx, *dw, *db;
 } layer_values;
 
+/* Weights in the device's layout: OIHW as they are, or OHWI. A copy to free. */
+static float *weights_for_device(const ren__op_desc *d, const float *w)
+{
+    const int64_t *dims = d->operand[1].dims;
+    const int64_t inner = dims[1], taps = d->kind == REN__OP_CONV_FWD ? dims[2] * dims[3] : 1;
+    float *out = buffer((size_t)(dims[0] * inner * taps));
+    for (int64_t i = 0; i < dims[0] * inner * taps; i++) {
+        int64_t other = i;
+        if (d->kind == REN__OP_CONV_FWD && r.caps.conv_weights_ohwi) {
+            const int64_t o = i / (inner * taps), c = i / taps % inner, t = i % taps;
+            other = (o * taps + t) * inner + c;
+        }
+        out[other] = w[i];
+    }
+    return out;
+}
+
 /* All passes of a layer whose shapes are those of the forward descriptor (x 0, w 1, b 2, y 3). */
 static void check_layer(const char *what, const ren__op_desc *forward, const layer_values *v)
 {
     const bool conv = forward->kind == REN__OP_CONV_FWD;
     ren__op_desc d = *forward;
     char text[96];
-    op_io io[REN__OPERANDS] = {{.in = v->x}, {.in = v->w}, {.in = v->b}};
+    float *w = weights_for_device(forward, v->w);
+    float *dw = weights_for_device(forward, v->dw);
+    op_io io[REN__OPERANDS] = {{.in = v->x}, {.in = w}, {.in = v->b}};
     snprintf(text, sizeof text, "%s y", what);
     check(text, &d, io, 3, v->y, NULL);
 
@@ -89,7 +108,7 @@ static void check_layer(const char *what, const ren__op_desc *forward, const lay
     d.operand[1] = forward->operand[1];
     d.operand[2] = forward->operand[0];
     d.operand[3].rank = 0;
-    op_io back[REN__OPERANDS] = {{.in = v->dy}, {.in = v->w}};
+    op_io back[REN__OPERANDS] = {{.in = v->dy}, {.in = w}};
     snprintf(text, sizeof text, "%s dx", what);
     check(text, &d, back, 2, v->dx, NULL);
 
@@ -98,7 +117,9 @@ static void check_layer(const char *what, const ren__op_desc *forward, const lay
     d.operand[2] = forward->operand[1];
     back[1].in = v->x;
     snprintf(text, sizeof text, "%s dw", what);
-    check(text, &d, back, 2, v->dw, NULL);
+    check(text, &d, back, 2, dw, NULL);
+    free(w);
+    free(dw);
 
     if (v->db) {
         ren__op_desc bias = ops_desc(REN__OP_BIAS_GRAD);
