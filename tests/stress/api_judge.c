@@ -34,6 +34,7 @@ void api_check_looked(program *p, ren_status status, const record *r)
               status == REN_ERR_STALE || (status == REN_CANCELLED && r->cancels) ||
               (status == REN_ERR_DEADLINE && r->desc.deadline_ns) ||
               (status == REN_ERR_CALLBACK && r->enqueue_fails) ||
+              (status == REN_ERR_DEVICE && p->faulty) ||
               (p->aborting && (status == REN_ERR_ABORTED || status == REN_ERR_TIMEOUT ||
                                status == REN_ERR_DEVICE_LOST)),
           r);
@@ -44,6 +45,12 @@ static bool was_applied(const record *r)
     return r->status == REN_OK || r->status == REN_ERR_CALLBACK;
 }
 
+/* The device had the job when it was lost: it may have run. */
+static bool may_be_applied(const record *r)
+{
+    return r->status == REN_ERR_DEVICE_LOST || r->status == REN_ERR_TIMEOUT;
+}
+
 /* One thread's jobs on its buffers, one after another: -1 = a byte that nobody has written. */
 static void replay(const worker *w)
 {
@@ -52,6 +59,9 @@ static void replay(const worker *w)
     for (uint32_t i = 0; i < w->log_count; i++) {
         const record *r = &w->p->records[w->log[i]];
         int16_t *cells = model[r->model];
+        if (may_be_applied(r)) {
+            return;
+        }
         for (uint32_t c = 0; c < CELLS && was_applied(r); c++) {
             const bool inside = c >= r->first && c < r->first + r->cells;
             if (r->effect == SET_CELLS && inside) {
@@ -88,7 +98,8 @@ static void judge_one(program *p, record *r)
     CHECK(p, r->status != REN_TIMEOUT && r->status != REN_PENDING, r);
     api_check_looked(p, r->status, r);
     CHECK(p, r->cancels == 0 || r->status == REN_CANCELLED, r);
-    CHECK(p, r->runs == (has_function && was_applied(r) ? 1 : 0), r);
+    CHECK(p, may_be_applied(r) || r->runs == (has_function && was_applied(r) ? 1 : 0), r);
+    CHECK(p, r->runs <= (has_function ? 1 : 0), r);
     CHECK(p, r->status != REN_OK || !r->enqueue_fails, r);
     CHECK(p, (r->timeline != 0) == (r->launched_ns != 0), r);
     CHECK(p, !was_applied(r) || r->timeline, r);

@@ -87,8 +87,9 @@ typedef struct program {
     uint32_t ending;
     _Atomic uint32_t records_used;
     _Atomic uint64_t clock;
-    atomic_int closing; /* a close or an abort may have begun */
-    atomic_int aborting;
+    atomic_int closing;  /* a close or an abort may have begun */
+    atomic_int aborting; /* an abort or the loss of the device may have begun */
+    bool faulty;         /* some device call is made to fail, once */
     atomic_int working;  /* threads that still post */
     atomic_int failures; /* of this program and those before */
     ren_buffer shared[SHARED];

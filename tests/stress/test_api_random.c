@@ -23,7 +23,6 @@
  *           another poster, and then the waiter may be overtaken). A shared buffer is written
  *           whole, with one byte, so a reader that sees two bytes saw two writers.
  */
-
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -34,6 +33,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../support/ren_test.h"
 #include "../support/runtime.h"
 #include "../support/test.h"
 #include "api_program.h"
@@ -513,6 +513,20 @@ static void *work(void *user)
 
 /* ------------------------------------------------------------------ programs */
 
+/* One program in four has a device call that fails once, and half of those lose the device by
+ * it. */
+static void arm_fault(program *p, worker *dice)
+{
+    static const char *const calls[] = {"copy",       "fill",         "call",
+                                        "event_wait", "event_record", "event_sync"};
+    if (draw(dice, 4) == 0) {
+        p->aborting = (int)draw(dice, 2);
+        p->faulty = !p->aborting;
+        ren_test_fault(p->rt, calls[draw(dice, 6)], 1 + draw(dice, 20),
+                       p->faulty ? REN_ERR_DEVICE : REN_ERR_DEVICE_LOST, 0);
+    }
+}
+
 static void make_program(program *p, unsigned long long seed)
 {
     static const uint32_t rings[] = {1, 2, 3, 16, 64, 4096};
@@ -544,6 +558,7 @@ static void make_program(program *p, unsigned long long seed)
             CU_ASSERT_EQUAL(ren_runtime_drain(p->rt, REN_TIMEOUT_INFINITE), REN_OK);
         }
     }
+    arm_fault(p, &dice);
     for (uint32_t t = 0; t < THREADS; t++) {
         worker *w = &p->workers[t];
         w->p = p;
@@ -600,9 +615,12 @@ static void end_program(program *p, const pthread_t *threads)
             (void)sched_yield();
         }
         p->closing = 1;
-        p->aborting = p->ending == 5;
-        must(p, "close or abort", p->aborting ? ren_runtime_abort(p->rt) : ren_runtime_close(p->rt),
-             REN_OK);
+        if (p->ending == 5) {
+            p->aborting = 1;
+            must(p, "abort", ren_runtime_abort(p->rt), REN_OK);
+        } else {
+            must(p, "close", ren_runtime_close(p->rt), REN_OK);
+        }
     }
     join(p, threads);
     p->closing = 1;
@@ -612,7 +630,8 @@ static void end_program(program *p, const pthread_t *threads)
     }
     /* Callbacks may still post, so once is not enough. */
     do {
-        must(p, "drain", ren_runtime_drain(p->rt, hang_ns), REN_OK);
+        ren_status status = ren_runtime_drain(p->rt, hang_ns);
+        must(p, "drain", status, p->aborting && status < 0 ? REN_ERR_DEVICE_LOST : REN_OK);
         pump_all(p);
         CU_ASSERT_EQUAL(ren_runtime_stats(p->rt, &stats), REN_OK);
     } while (stats.jobs_posted != stats.jobs_completed + stats.jobs_failed + stats.jobs_cancelled ||
