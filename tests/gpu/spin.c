@@ -59,15 +59,17 @@ static struct {
     CUfunction spin, empty, count, fault;
 } kernels;
 
-static int fetch(const char *name, void *out)
+/* `version` picks the signature: a name may have had several. */
+static int fetch(const char *name, unsigned version, void *out)
 {
     void *address = NULL;
     enum cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
     cudaError_t code =
-        cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found);
+        cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
 #else
     cudaError_t code = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found);
+    (void)version;
 #endif
     if (code != cudaSuccess || !address) {
         return code == cudaSuccess ? (int)cudaErrorSymbolNotFound : (int)code;
@@ -82,14 +84,14 @@ static int open_driver(void)
     if (driver.launch) {
         return 0;
     }
-    code = code ? code : fetch("cuModuleLoadData", &driver.load);
-    code = code ? code : fetch("cuModuleGetFunction", &driver.get);
-    code = code ? code : fetch("cuStreamWriteValue64", &driver.write_value);
-    code = code ? code : fetch("cuCtxGetCurrent", &driver.get_current);
-    code = code ? code : fetch("cuCtxSetCurrent", &driver.set_current);
-    code = code ? code : fetch("cuCtxCreate", &driver.create);
-    code = code ? code : fetch("cuCtxDestroy", &driver.destroy);
-    code = code ? code : fetch("cuLaunchKernel", &driver.launch);
+    code = code ? code : fetch("cuModuleLoadData", 11000, &driver.load);
+    code = code ? code : fetch("cuModuleGetFunction", 11000, &driver.get);
+    code = code ? code : fetch("cuStreamWriteValue64", 12000, &driver.write_value);
+    code = code ? code : fetch("cuCtxGetCurrent", 11000, &driver.get_current);
+    code = code ? code : fetch("cuCtxSetCurrent", 11000, &driver.set_current);
+    code = code ? code : fetch("cuCtxCreate", 11000, &driver.create);
+    code = code ? code : fetch("cuCtxDestroy", 11000, &driver.destroy);
+    code = code ? code : fetch("cuLaunchKernel", 11000, &driver.launch);
     return code;
 }
 

@@ -159,15 +159,23 @@ static void conv_destroy(ren__op *op)
 
 /* ------------------------------------------------------------------ create */
 
-static ren_status open_handle(ren__device *dev, ren__cuda_lane *lane, ren_error *err)
+static ren_status open_handles(ren__device *dev, ren__cuda_lane *lane, ren_error *err)
 {
     ren_status status = REN_OK;
-    if (lane->cudnn) {
-        return REN_OK;
+    if (!dev->planner) {
+        status = REN__DNN(dev, err, cudnnCreate(&dev->planner));
     }
-    status = REN__DNN(dev, err, cudnnCreate(&lane->cudnn));
-    if (status == REN_OK) {
-        status = REN__DNN(dev, err, cudnnSetStream(lane->cudnn, lane->stream));
+    if (status == REN_OK && !lane->cudnn) {
+        cudnnHandle_t handle = NULL;
+        status = REN__DNN(dev, err, cudnnCreate(&handle));
+        if (status == REN_OK) {
+            status = REN__DNN(dev, err, cudnnSetStream(handle, lane->stream));
+        }
+        if (status == REN_OK) {
+            lane->cudnn = handle;
+        } else if (handle) {
+            (void)cudnnDestroy(handle);
+        }
     }
     return status;
 }
@@ -309,16 +317,16 @@ static cudnnStatus_t workspace_of(cudnnHandle_t handle, const ren__op *op, candi
     }
 }
 
-static void choose(ren__device *dev, ren__cuda_lane *lane, ren__op *op)
+static void choose(ren__device *dev, ren__op *op)
 {
     ren__cuda_conv *conv = &op->u.conv;
     candidate found[CONV_ALGORITHMS];
-    int count = rank_algorithms(lane->cudnn, op, found);
+    int count = rank_algorithms(dev->planner, op, found);
     for (int pass = 0; pass < (dev->deterministic ? 1 : 2); pass++) {
         for (int i = 0; i < count; i++) {
             if (!found[i].usable || !is_product(op->desc.kind, found[i].algo) ||
                 found[i].deterministic == pass ||
-                workspace_of(lane->cudnn, op, &found[i]) != CUDNN_STATUS_SUCCESS ||
+                workspace_of(dev->planner, op, &found[i]) != CUDNN_STATUS_SUCCESS ||
                 found[i].bytes > CONV_WORKSPACE) {
                 continue;
             }
@@ -344,14 +352,14 @@ ren_status ren__cuda_conv_create(ren__device *dev, ren__cuda_lane *lane, ren__op
         return ren__cuda_error(err, REN_ERR_UNSUPPORTED, 0, __FILE__, __LINE__,
                                "a convolution's bias is added in f32 only");
     }
-    status = open_handle(dev, lane, err);
+    status = open_handles(dev, lane, err);
     if (status == REN_OK) {
         status = describe(dev, op, type, err);
     }
     if (status != REN_OK) {
         return status;
     }
-    choose(dev, lane, op);
+    choose(dev, op);
     if (op->u.conv.direct && dtype != REN_F32) {
         return ren__cuda_error(err, REN_ERR_UNSUPPORTED, 0, __FILE__, __LINE__,
                                "cuDNN has no algorithm for this convolution in half precision");

@@ -254,6 +254,7 @@ ren_status ren__cuda_open(const ren__device_config *config, const ren__host_serv
     (void)pthread_mutex_init(&dev->lock, NULL);
     (void)pthread_mutex_init(&dev->op_lock, NULL);
     atomic_init(&dev->lost, 0);
+    atomic_init(&dev->abandoned, 0);
     atomic_init(&dev->syncing, 0);
 
     status = fetch_all(&dev->driver, err);
@@ -280,6 +281,15 @@ ren_status ren__cuda_open(const ren__device_config *config, const ren__host_serv
 
 static void close_lane(ren__cuda_lane *lane)
 {
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (lane->stream && cudaStreamIsCapturing(lane->stream, &capture) == cudaSuccess &&
+        capture != cudaStreamCaptureStatusNone) {
+        cudaGraph_t graph = NULL; /* of a capture that nobody ended */
+        (void)cudaStreamEndCapture(lane->stream, &graph);
+        if (graph) {
+            (void)cudaGraphDestroy(graph);
+        }
+    }
     if (lane->cudnn) {
         (void)cudnnDestroy(lane->cudnn);
     }
@@ -291,12 +301,28 @@ static void close_lane(ren__cuda_lane *lane)
     }
 }
 
+/* May a stream of an abandoned device still be at work? */
+static int may_be_busy(ren__device *dev)
+{
+    int busy = 0;
+    ren__cuda_scope scope;
+    ren__cuda_enter_always(dev, &scope);
+    for (uint32_t i = 0; i < dev->lanes; i++) {
+        busy = busy || cudaStreamQuery(dev->lane[i].stream) == cudaErrorNotReady;
+    }
+    ren__cuda_leave(dev, &scope);
+    return busy;
+}
+
 void ren__cuda_close(ren__device *dev)
 {
     ren__host_services host;
     ren__cuda_scope scope;
     if (!dev) {
         return;
+    }
+    if (ren__cuda_is_abandoned(dev) && may_be_busy(dev)) {
+        return; /* what work that never ends may touch stays for good */
     }
     /* Acquire: partner of the release in ren__cuda_event_sync; a thread that has left is past its
      * last use of the device. A thread that never leaves makes the device's memory permanent. */
@@ -307,6 +333,9 @@ void ren__cuda_close(ren__device *dev)
         ren__cuda_enter_always(dev, &scope);
         for (uint32_t i = 0; i < dev->lanes; i++) {
             close_lane(&dev->lane[i]);
+        }
+        if (dev->planner) {
+            (void)cudnnDestroy(dev->planner);
         }
         (void)cudaGetLastError();
         ren__cuda_leave(dev, &scope);
@@ -339,7 +368,17 @@ ren_status ren__cuda_status(ren__device *dev, ren_error *err)
     return status;
 }
 
+int ren__cuda_is_abandoned(ren__device *dev)
+{
+    /* Relaxed: the caller of free and close has seen abandon return, or races with it anyway. */
+    return atomic_load_explicit(&dev->abandoned, memory_order_relaxed);
+}
+
 void ren__cuda_abandon(ren__device *dev)
 {
+    /* A fault that was met before has ended all work: then freeing waits for nothing. */
+    if (!atomic_load_explicit(&dev->lost, memory_order_relaxed)) {
+        atomic_store_explicit(&dev->abandoned, 1, memory_order_relaxed);
+    }
     ren__cuda_set_lost(dev, 0, __FILE__, __LINE__, "the device was given up before it answered");
 }

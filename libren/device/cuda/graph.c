@@ -66,7 +66,7 @@ ren_status ren__cuda_graph_launch(ren__device *dev, uint32_t lane, ren__graph *g
 void ren__cuda_graph_destroy(ren__device *dev, ren__graph *graph)
 {
     ren__cuda_scope scope;
-    if (!graph) {
+    if (!graph || ren__cuda_is_abandoned(dev)) {
         return;
     }
     ren__cuda_enter_always(dev, &scope);

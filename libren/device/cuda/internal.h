@@ -39,7 +39,8 @@ typedef struct ren__cuda_driver {
 } ren__cuda_driver;
 
 /* A stream and the library handles bound to it. Handles are made by the first operation that needs
- * them, under op_lock, and only read afterwards. */
+ * them, under op_lock, and only used by launches afterwards: a cuDNN handle serves one thread at a
+ * time, so questions are put to `planner` instead. */
 typedef struct ren__cuda_lane {
     cudaStream_t stream;
     cudnnHandle_t cudnn;
@@ -55,6 +56,7 @@ struct ren__device {
     uint32_t lanes;
     uint32_t deterministic;
     ren__cuda_lane lane[REN__LANES];
+    cudnnHandle_t planner; /* under op_lock: what op_create asks cuDNN with */
     ren__device_caps caps;
     uint64_t memory_limit;
 
@@ -63,9 +65,11 @@ struct ren__device {
     uint64_t memory_used;
     ren_error fault;
 
-    atomic_int lost;    /* written under `lock` once; read relaxed as an early way out, no data
+    atomic_int lost;      /* written under `lock` once; read relaxed as an early way out, no data
                            hangs on it, since the text is read under `lock` */
-    atomic_int syncing; /* threads inside cudaEventSynchronize */
+    atomic_int abandoned; /* lost because the host gave up, with work that may never end: nothing
+                             that waits for the GPU is called any more; set with `lost` */
+    atomic_int syncing;   /* threads inside cudaEventSynchronize */
 };
 
 /* The state that ren__cuda_leave restores. */
@@ -76,6 +80,9 @@ typedef struct ren__cuda_scope {
 
 /* REN_ERR_DEVICE_LOST when the device is lost (then leave must not be called), else REN_OK. */
 ren_status ren__cuda_enter(ren__device *dev, ren__cuda_scope *scope);
+/* 1 when the host gave the device up: then memory and executables are left to the process' end,
+ * because freeing them would wait for the GPU. */
+int ren__cuda_is_abandoned(ren__device *dev);
 /* The same without the check, for the ways out: destroy, free, close. */
 void ren__cuda_enter_always(ren__device *dev, ren__cuda_scope *scope);
 void ren__cuda_leave(ren__device *dev, ren__cuda_scope *scope);

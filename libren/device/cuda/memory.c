@@ -53,7 +53,7 @@ ren_status ren__cuda_mem_alloc(ren__device *dev, uint64_t bytes, void **out)
 void ren__cuda_mem_free(ren__device *dev, void *ptr, uint64_t bytes)
 {
     ren__cuda_scope scope;
-    if (!ptr) {
+    if (!ptr || ren__cuda_is_abandoned(dev)) {
         return;
     }
     ren__cuda_enter_always(dev, &scope);
@@ -85,7 +85,7 @@ void ren__cuda_host_free(ren__device *dev, void *ptr, uint64_t bytes)
 {
     ren__cuda_scope scope;
     (void)bytes;
-    if (!ptr) {
+    if (!ptr || ren__cuda_is_abandoned(dev)) {
         return;
     }
     ren__cuda_enter_always(dev, &scope);
