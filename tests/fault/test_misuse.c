@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fault/test_misuse.c - every bad argument of the runtime's, the jobs' and the buffers' calls.
+/* tests/fault/test_misuse.c - every bad argument of the calls on runtimes, jobs and buffers.
  *
  * Proves    each call answers each misuse with the error that ren.h names, wherever it is made:
  *           on a working runtime, on one that is closed, on one whose device is lost, in a forked
