@@ -191,14 +191,36 @@ static void trace_job(ren_runtime *rt, const ren__slot *slot, uint32_t generatio
     }
 }
 
+/* What this thread does itself: a HOST job's function, a copy that the submitter would wait for. */
+static ren_status work_on_host(ren_runtime *rt, ren__slot *slot)
+{
+    ren_status status;
+    if (slot->kind == REN_JOB_HOST) {
+        slot->as.host.fn(slot->as.host.user);
+        return REN_OK;
+    }
+    status = rt->api->copy_now(rt->dev, ren__location_address(rt, &slot->as.copy.dst),
+                               ren__location_address(rt, &slot->as.copy.src), slot->as.copy.bytes);
+    if (status == REN_ERR_DEVICE_LOST) {
+        ren_error err;
+        memset(&err, 0, sizeof err);
+        (void)rt->api->status(rt->dev, &err);
+        if (err.status == REN_OK) {
+            (void)REN__FAIL(&err, status, "the device was lost during a copy");
+        }
+        ren__runtime_set_lost(rt, &err);
+    }
+    return status;
+}
+
 static void finish_one(finisher *f, ren__slot *slot, ren_status status)
 {
     ren_runtime *rt = f->rt;
     uint32_t generation =
         ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
-    if (status == REN_OK && slot->kind == REN_JOB_HOST) {
+    if (status == REN_OK && slot->on_host) {
         ring_waiters(f);
-        slot->as.host.fn(slot->as.host.user);
+        status = work_on_host(rt, slot);
         f->now_ns = ren__now_ns();
     }
     if (status == REN_OK && slot->call_status != REN_OK) {

@@ -71,7 +71,7 @@ static void note_uses(ren_runtime *rt, ren__lane *lane, const ren__slot *slot, b
             ren__buffer_unpin(rt, slot->uses[i].buffer);
             continue;
         }
-        if (slot->kind == REN_JOB_HOST) {
+        if (slot->on_host) {
             entry->host = ren__slot_job(slot);
         }
         if (slot->uses[i].access & REN_ACCESS_WRITE) {
@@ -85,7 +85,7 @@ static void note_uses(ren_runtime *rt, ren__lane *lane, const ren__slot *slot, b
     }
 }
 
-static void *address(ren_runtime *rt, const ren_location *location)
+void *ren__location_address(ren_runtime *rt, const ren_location *location)
 {
     if (location->buffer.id) {
         uint32_t index = (uint32_t)location->buffer.id & 0x3fffffu;
@@ -140,19 +140,22 @@ static ren_status enqueue_work(ren_runtime *rt, ren__slot *slot)
 
 static ren_status enqueue(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
 {
+    if (slot->on_host) {
+        return REN_OK; /* nothing for the lane */
+    }
     switch (slot->kind) {
     case REN_JOB_COPY:
-        return rt->api->copy(rt->dev, lane->index, address(rt, &slot->as.copy.dst),
-                             address(rt, &slot->as.copy.src), slot->as.copy.bytes);
+        return rt->api->copy(rt->dev, lane->index, ren__location_address(rt, &slot->as.copy.dst),
+                             ren__location_address(rt, &slot->as.copy.src), slot->as.copy.bytes);
     case REN_JOB_FILL:
-        return rt->api->fill(rt->dev, lane->index, address(rt, &slot->as.fill.dst),
+        return rt->api->fill(rt->dev, lane->index, ren__location_address(rt, &slot->as.fill.dst),
                              slot->as.fill.value, slot->as.fill.bytes);
     case REN_JOB_DEVICE:
         return enqueue_device(rt, lane, slot);
     case REN__JOB_WORK:
         return enqueue_work(rt, slot);
     default:
-        return REN_OK; /* HOST and BARRIER have no command */
+        return REN_OK; /* BARRIER has no command */
     }
 }
 
@@ -168,8 +171,7 @@ ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot
     }
     if (status == REN_OK) {
         status = enqueue(rt, lane, slot);
-        if (slot->kind == REN_JOB_COPY || slot->kind == REN_JOB_FILL ||
-            slot->kind == REN_JOB_DEVICE) {
+        if (!slot->on_host && slot->kind <= REN_JOB_DEVICE) {
             lane->commands++;
             lane->open_has_commands = true;
         }

@@ -90,6 +90,9 @@ bool ren__lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands)
 {
     uint64_t completed = atomic_load_explicit(&lane->completed, memory_order_acquire);
     uint64_t done = atomic_load_explicit(&lane->completed_commands, memory_order_relaxed);
+    if (lane->hold_seq > completed) {
+        return false;
+    }
     /* A lane that has finished everything takes any job, however small its queue: so whatever is
      * blocked goes on in the end. */
     if (lane->open_seq - completed < REN__BATCHES - 1u &&

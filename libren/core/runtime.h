@@ -131,6 +131,7 @@ struct ren__slot {
     uint8_t use_count;
     uint8_t wait_next;  /* [sub] waits before this one are met */
     bool in_line;       /* [sub] the job holds a ticket of each of its buffers */
+    bool on_host;       /* [sub] its work is done by the completion thread */
     bool by_completion; /* [sub] only its completion tells that it is done, no event does */
     uint8_t lane;       /* [sub] of the incarnation that has left its ring */
     ren_done_fn done;
@@ -241,7 +242,8 @@ typedef struct ren__lane {
     uint64_t batch_commands;    /* at the last close */
     uint64_t known[REN__LANES]; /* newest batch of each lane that this lane is ordered behind */
     uint64_t host_seq;          /* newest batch with a HOST job */
-    ren__slot *blocked_first;   /* jobs that wait for credit or a turn, by line_seq */
+    uint64_t hold_seq; /* nothing goes before this batch is complete: a copy made by the host */
+    ren__slot *blocked_first; /* jobs that wait for credit or a turn, by line_seq */
     ren__slot *blocked_last;
 
     /* submitter -> completion thread */
@@ -427,6 +429,7 @@ ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane);
 bool ren__lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands);
 
 /* issue.c: enqueue one job whose waits are met */
+void *ren__location_address(ren_runtime *rt, const ren_location *location);
 ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot);
 
 /* complete.c */

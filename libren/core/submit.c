@@ -224,12 +224,27 @@ static void finish_unissued(ren_runtime *rt, ren__slot *slot, ren_status status)
     ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
 }
 
+/* A copy that the device can only take by making its caller wait: the host's side is not pinned. */
+static bool copy_would_wait(ren_runtime *rt, const ren__slot *slot)
+{
+    const void *host = slot->kind != REN_JOB_COPY         ? NULL
+                       : slot->as.copy.dst.buffer.id == 0 ? slot->as.copy.dst.host
+                                                          : slot->as.copy.src.host;
+    const void *other = slot->kind == REN_JOB_COPY ? slot->as.copy.src.host : NULL;
+    if (rt->caps.pageable_copies || !host) {
+        return false;
+    }
+    return !rt->api->host_is_pinned(rt->dev, host) ||
+           (other && other != host && !rt->api->host_is_pinned(rt->dev, other));
+}
+
 /* A job has left its ring. Jobs may wait for it already: those that could not find it there. */
 static void drained(ren_runtime *rt, ren__slot *slot)
 {
     slot->drained_generation = generation_of(slot);
     slot->in_line = false;
-    slot->by_completion = slot->kind == REN_JOB_HOST;
+    slot->on_host = slot->kind == REN_JOB_HOST || copy_would_wait(rt, slot);
+    slot->by_completion = slot->on_host;
     slot->lane = (uint8_t)rt->lane_of[slot->stream];
 }
 
@@ -342,7 +357,7 @@ static bool waits_are_done(ren_runtime *rt, ren__slot *slot)
         if (!awaited) {
             continue;
         }
-        if (awaited->by_completion || (slot->kind == REN_JOB_HOST && slot->lane != awaited->lane)) {
+        if (awaited->by_completion || (slot->on_host && slot->lane != awaited->lane)) {
             enter_lines(rt, slot);
             if (park_until_done(slot, awaited, (uint32_t)(job.id >> 32))) {
                 return false;
@@ -360,7 +375,7 @@ static bool hosts_are_done(ren_runtime *rt, ren__slot *slot)
         ren__buffer_entry *entry = &rt->buffers[slot->uses[i].buffer];
         uint32_t state;
         ren__slot *host = awaited_by(rt, entry->host, &state);
-        if (host && !(slot->kind == REN_JOB_HOST && slot->lane == host->lane)) {
+        if (host && !(slot->on_host && slot->lane == host->lane)) {
             enter_lines(rt, slot);
             if (park_until_done(slot, host, (uint32_t)(entry->host.id >> 32))) {
                 return false;
@@ -388,9 +403,31 @@ static bool job_has_credit(ren_runtime *rt, ren__slot *slot)
     return true;
 }
 
+/* A point is an event of the lane, and tells nothing of what the lane's completion thread does
+ * itself. So a buffer whose fence names a batch at or behind such work waits for the completion:
+ * that of its own earlier jobs, or of jobs that used its memory before it was this buffer. */
+static bool host_work_is_past(ren_runtime *rt, const ren__slot *slot)
+{
+    for (uint32_t l = 0; slot->use_count && l < rt->lanes_count; l++) {
+        const ren__lane *lane = &rt->lanes[l];
+        uint64_t completed = atomic_load_explicit(&lane->completed, memory_order_acquire);
+        if (lane->host_seq <= completed || (slot->on_host && l == slot->lane)) {
+            continue;
+        }
+        for (uint32_t i = 0; i < slot->use_count; i++) {
+            const ren__buffer_entry *entry = &rt->buffers[slot->uses[i].buffer];
+            bool writes = slot->uses[i].access & REN_ACCESS_WRITE;
+            if (entry->writes.seq[l] > completed || (writes && entry->reads.seq[l] > completed)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static bool job_can_go(ren_runtime *rt, ren__slot *slot)
 {
-    return is_next_in_lines(rt, slot) && job_has_credit(rt, slot);
+    return is_next_in_lines(rt, slot) && job_has_credit(rt, slot) && host_work_is_past(rt, slot);
 }
 
 static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, uint64_t now)
@@ -399,8 +436,9 @@ static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, u
     slot->batch_seq = lane->open_seq;
     /* The clock is read once a round, and the job may have been posted since. */
     slot->launched_ns = now > slot->posted_ns ? now : slot->posted_ns;
-    if (slot->kind == REN_JOB_HOST) {
+    if (slot->on_host) {
         lane->host_seq = lane->open_seq;
+        lane->hold_seq = slot->kind == REN_JOB_COPY ? lane->open_seq : lane->hold_seq;
     } else if (slot->kind == REN_JOB_BARRIER) {
         slot->by_completion =
             lane->host_seq > atomic_load_explicit(&lane->completed, memory_order_relaxed);
@@ -413,7 +451,7 @@ static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, u
         batch->first = &slot->link;
     }
     batch->last = &slot->link;
-    if (++batch->jobs >= REN__BATCH_JOBS) {
+    if (++batch->jobs >= REN__BATCH_JOBS || lane->hold_seq == lane->open_seq) {
         (void)ren__lane_close_batch(rt, lane);
     }
 }

@@ -29,7 +29,7 @@
 
 #include "../../host_api/ren.h"
 
-#define REN__DEVICE_ABI 1u
+#define REN__DEVICE_ABI 2u
 #define REN__LANES      5u   /* most lanes of a device */
 #define REN__OPERANDS   12u  /* most operands of an operation */
 #define REN__ALIGN      256u /* of every device address, in bytes */
@@ -134,11 +134,14 @@ typedef enum ren__activation {
  *                      counts the step unless it is skipped; adjusts loss_scale
  * SGD                0 g[n]  1 control  2 state            > 3 p[n]  4 velocity[n]   in place
  * ADAM               0 g[n]  1 control  2 state            > 3 p[n]  4 m[n]  5 v[n]  in place
+ *                      6 count?  u64, in place: updates of p, counted here, for t; else state's
  * ADAMW              as ADAM
  * LARS               0 g[n]  1 control  2 state            > 3 p[n]  4 velocity[n]
  *                      one tensor a call
  * EMA                0 p[n]  1 control  2 state            > 3 average[n]            in place
  * CAST               0 x[n] of one dtype                   > 1 y[n] of another
+ * COMMIT             0 new[n]  1 state                     > 2 value[n]
+ *                      copies, unless found_inf
  */
 typedef enum ren__op_kind {
     REN__OP_NONE = 0,
@@ -179,6 +182,7 @@ typedef enum ren__op_kind {
     REN__OP_LARS,
     REN__OP_EMA,
     REN__OP_CAST,
+    REN__OP_COMMIT,
     REN__OP_KINDS
 } ren__op_kind;
 
@@ -296,6 +300,12 @@ typedef struct ren__device_api {
     ren_status (*graph_end)(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err);
     ren_status (*graph_launch)(ren__device *dev, uint32_t lane, ren__graph *graph);
     void (*graph_destroy)(ren__device *dev, ren__graph *graph);
+
+    /* Host memory where !caps.pageable_copies. host_is_pinned: may copy() take it? copy_now: any
+     * memory, now, on the calling thread, which sleeps until the bytes are there; beside the lanes
+     * and in no order with them. Any thread but the submitter. NULL where pageable_copies is 1. */
+    uint32_t (*host_is_pinned)(ren__device *dev, const void *ptr);
+    ren_status (*copy_now)(ren__device *dev, void *dst, const void *src, uint64_t bytes);
 } ren__device_api;
 
 /* The CPU device, always there. */

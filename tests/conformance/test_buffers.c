@@ -75,12 +75,17 @@ static int wrong_bytes(const unsigned char *p, uint32_t value)
     return wrong;
 }
 
+static int unpinned;
+
 /* Pool memory for four buffers only, so that every allocation reuses what was just freed. */
 static void open_small(void)
 {
     ren_runtime_config config = ren_test_config();
     config.device_memory_limit_bytes = 8u << 20;
     ren_error err;
+    if (unpinned) {
+        ren_test_unpinned_next();
+    }
     CU_ASSERT_EQUAL_FATAL(ren_runtime_create(&config, &rt, &err), REN_OK);
     CU_ASSERT_EQUAL(ren_memory_reserve(rt, 4 * BYTES), REN_OK);
 }
@@ -209,6 +214,20 @@ static void test_random_programs_equal_a_serial_run(void)
     free(out);
 }
 
+/* The three cases above where a copy from or to host memory is made by a completion thread. */
+static void test_host_copies_keep_every_order(void)
+{
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        ren_test_skip("the memory of these tests is not pinned on this device in any case");
+        return;
+    }
+    unpinned = 1;
+    test_reuse_waits_for_a_delayed_copy();
+    test_reuse_over_all_streams();
+    test_random_programs_equal_a_serial_run();
+    unpinned = 0;
+}
+
 /* Row 8: in steady state the driver is not asked. */
 static void test_steady_state_asks_the_driver_nothing(void)
 {
@@ -271,6 +290,7 @@ int main(int argc, char **argv)
         {"test_reuse_waits_for_a_delayed_copy", test_reuse_waits_for_a_delayed_copy},
         {"test_reuse_over_all_streams", test_reuse_over_all_streams},
         {"test_random_programs_equal_a_serial_run", test_random_programs_equal_a_serial_run},
+        {"test_host_copies_keep_every_order", test_host_copies_keep_every_order},
         {"test_steady_state_asks_the_driver_nothing", test_steady_state_asks_the_driver_nothing},
         {"test_alloc_says_what_is_missing", test_alloc_says_what_is_missing},
     };

@@ -26,6 +26,7 @@ static struct {
     pthread_mutex_t mutex;
     fault faults[MOST_FAULTS];
     int poison;
+    int unpinned;
     uint64_t seed;
     ren_test_trace_fn trace_fn;
     void *trace_user;
@@ -344,6 +345,13 @@ void ren_test_poison(ren_runtime *rt, int on)
     pthread_mutex_unlock(&global.mutex);
 }
 
+void ren_test_unpinned_next(void)
+{
+    pthread_mutex_lock(&global.mutex);
+    global.unpinned = 1;
+    pthread_mutex_unlock(&global.mutex);
+}
+
 void ren_test_seed(ren_runtime *rt, uint64_t seed)
 {
     if (rt) {
@@ -369,6 +377,8 @@ ren_status ren__hook_take_pending(hook *h, ren__device_config *config)
         }
     }
     atomic_store(&h->poison, global.poison);
+    h->unpinned = global.unpinned;
+    global.unpinned = 0;
     set_trace(h, global.trace_fn, global.trace_user);
     if (global.seed) {
         config->seed = global.seed;

@@ -50,6 +50,10 @@ uint64_t ren_test_calls(ren_runtime *rt, const char *call);
  * write it; workspaces on every device. NULL: the next device. */
 void ren_test_poison(ren_runtime *rt, int on);
 
+/* The next CPU device says that it cannot copy from or to any host memory without waiting, as the
+ * CUDA device says of memory that is not pinned. */
+void ren_test_unpinned_next(void);
+
 /* ------------------------------------------------------------------ trace */
 
 typedef struct ren_test_access {

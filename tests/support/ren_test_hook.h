@@ -62,6 +62,7 @@ struct hook {
     const ren__device_api *api;
     ren__device *dev; /* NULL once closed */
     int host_reads_device;
+    int unpinned; /* set at open */
     pthread_mutex_t mutex;
     pthread_cond_t released;
     _Atomic int armed;

@@ -74,7 +74,7 @@ static uint32_t written(const ren__op_desc *d)
         return (1u << 3) | (1u << 4);
     case REN__OP_ADAM:
     case REN__OP_ADAMW:
-        return 0x7u << 3;
+        return (0x7u << 3) | (d->operand[6].rank ? 1u << 6 : 0u);
     default:
         return 1u << 2;
     }
@@ -364,6 +364,26 @@ static void hook_graph_destroy(ren__device *dev, ren__graph *graph)
     h->api->graph_destroy(h->dev, graph);
 }
 
+/* ------------------------------------------------------------------ host memory */
+
+static uint32_t hook_host_is_pinned(ren__device *dev, const void *ptr)
+{
+    hook *h = hook_of_device(dev);
+    return h->api->host_is_pinned && !h->unpinned ? h->api->host_is_pinned(h->dev, ptr) : 0;
+}
+
+static ren_status hook_copy_now(ren__device *dev, void *dst, const void *src, uint64_t bytes)
+{
+    hook *h = hook_of_device(dev);
+    ren_status status = ren__hook_enter(h, CALL_COPY);
+    if (status == REN_OK && h->unpinned) {
+        memcpy(dst, src, (size_t)bytes);
+    } else if (status == REN_OK) {
+        status = h->api->copy_now(h->dev, dst, src, bytes);
+    }
+    return status;
+}
+
 /* ------------------------------------------------------------------ the device */
 
 static void hook_close(ren__device *dev)
@@ -382,6 +402,7 @@ static void hook_caps(ren__device *dev, ren__device_caps *out)
     hook *h = hook_of_device(dev);
     h->api->caps(h->dev, out);
     out->lane_commands /= COMMANDS_PER_COMMAND;
+    out->pageable_copies = out->pageable_copies && !h->unpinned;
 }
 
 static ren_status hook_status(ren__device *dev, ren_error *err)
@@ -477,6 +498,8 @@ static void fill_table(ren__device_api *table, const ren__device_api *inner)
         .graph_end = hook_graph_end,
         .graph_launch = hook_graph_launch,
         .graph_destroy = hook_graph_destroy,
+        .host_is_pinned = hook_host_is_pinned,
+        .copy_now = hook_copy_now,
     };
 }
 

@@ -365,6 +365,8 @@ ren_status ren__cuda_check_desc(const ren__op_desc *d, ren_error *err)
         return check_flat(d, 1u << 0 | 1u << 3 | 1u << 4 | 1u << 5, err);
     case REN__OP_EMA:
         return check_flat(d, 1u << 0 | 1u << 3, err);
+    case REN__OP_COMMIT:
+        return check_flat(d, 1u << 0 | 1u << 2, err);
     case REN__OP_CAST:
         return check_cast(d, err);
     case REN__OP_NONE:

@@ -222,6 +222,10 @@ static ren_status make_streams(ren__device *dev, const ren__device_config *confi
             dev, err,
             cudaStreamCreateWithPriority(&dev->lane[i].stream, cudaStreamNonBlocking, priority));
     }
+    if (status == REN_OK) {
+        status = REN__CUDA(
+            dev, err, cudaStreamCreateWithPriority(&dev->aside, cudaStreamNonBlocking, priority));
+    }
     return status;
 }
 
@@ -331,6 +335,9 @@ void ren__cuda_close(ren__device *dev)
     }
     if (dev->context) {
         ren__cuda_enter_always(dev, &scope);
+        if (dev->aside) {
+            (void)cudaStreamDestroy(dev->aside);
+        }
         for (uint32_t i = 0; i < dev->lanes; i++) {
             close_lane(&dev->lane[i]);
         }

@@ -56,6 +56,7 @@ struct ren__device {
     uint32_t lanes;
     uint32_t deterministic;
     ren__cuda_lane lane[REN__LANES];
+    cudaStream_t aside;    /* of copy_now: beside the lanes */
     cudnnHandle_t planner; /* under op_lock: what op_create asks cuDNN with */
     ren__device_caps caps;
     uint64_t memory_limit;
@@ -207,6 +208,8 @@ ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_de
 void ren__cuda_op_destroy(ren__device *dev, ren__op *op);
 ren_status ren__cuda_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
                                void *const operands[REN__OPERANDS], void *workspace);
+uint32_t ren__cuda_host_is_pinned(ren__device *dev, const void *ptr);
+ren_status ren__cuda_copy_now(ren__device *dev, void *dst, const void *src, uint64_t bytes);
 ren_status ren__cuda_graph_begin(ren__device *dev, uint32_t origin);
 ren_status ren__cuda_graph_end(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err);
 ren_status ren__cuda_graph_launch(ren__device *dev, uint32_t lane, ren__graph *graph);

@@ -126,16 +126,17 @@ typedef struct ren__update {
     const float *gradient;
     const ren__control *control;
     ren__state *state;
-    float *parameter; /* EMA: the average; its `gradient` is the parameter */
+    float *parameter; /* EMA: the average; its `gradient` is the parameter. COMMIT: the same way */
     float *first;     /* velocity or first moment */
     float *second;    /* second moment */
+    uint64_t *count;  /* Adam's own count of updates; may be NULL */
     uint64_t n;
 } ren__update;
 
 uint64_t ren__cuda_k_check_scratch(uint64_t n);
 cudaError_t ren__cuda_k_check(cudaStream_t stream, const ren__update *p, void *partial);
 cudaError_t ren__cuda_k_advance(cudaStream_t stream, const ren__update *p);
-/* SGD, ADAM, ADAMW, EMA in one launch; LARS in two, with scratch. */
+/* SGD, ADAM, ADAMW, EMA, COMMIT in one launch, with a count in two; LARS in two, with scratch. */
 cudaError_t ren__cuda_k_update(cudaStream_t stream, const ren__update *p);
 uint64_t ren__cuda_k_lars_scratch(uint64_t n);
 cudaError_t ren__cuda_k_lars(cudaStream_t stream, const ren__update *p, void *partial);

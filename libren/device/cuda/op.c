@@ -29,6 +29,7 @@ static ren_status create_locked(ren__device *dev, ren__op *op, ren__op_needs *ne
     case REN__OP_ADAMW:
     case REN__OP_LARS:
     case REN__OP_EMA:
+    case REN__OP_COMMIT:
         return ren__cuda_train_create(dev, op, needs, err);
     default:
         return ren__cuda_simple_create(dev, op, needs, err);

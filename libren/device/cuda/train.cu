@@ -159,6 +159,14 @@ static __global__ void sgd_kernel(update_params p)
     }
 }
 
+/* Behind adam_kernel, whose blocks all read the count. */
+static __global__ void count_kernel(update_params p)
+{
+    if (!p.u.state->found_inf) {
+        *p.u.count += 1;
+    }
+}
+
 static __global__ void adam_kernel(update_params p)
 {
     __shared__ float correction[2];
@@ -172,7 +180,8 @@ static __global__ void adam_kernel(update_params p)
         return;
     }
     if (threadIdx.x == 0) { /* in f64: near 1 the powers would lose their digits */
-        double t = (double)(p.u.state->applied ? p.u.state->applied : 1u);
+        uint64_t updates = p.u.count ? *p.u.count + 1 : p.u.state->applied;
+        double t = (double)(updates ? updates : 1u);
         correction[0] = (float)(1.0 - pow((double)c.beta1, t));
         correction[1] = (float)sqrt(1.0 - pow((double)c.beta2, t));
     }
@@ -198,6 +207,18 @@ static __global__ void adam_kernel(update_params p)
         ren__store4(p.u.first, i, p.u.n, p.vector, m);
         ren__store4(p.u.second, i, p.u.n, p.vector, v);
         ren__store4(p.u.parameter, i, p.u.n, p.vector, w);
+    }
+}
+
+static __global__ void commit_kernel(update_params p)
+{
+    if (p.u.state->found_inf) {
+        return;
+    }
+    for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
+        float v[4];
+        ren__load4(p.u.gradient, i, p.u.n, p.vector, v);
+        ren__store4(p.u.parameter, i, p.u.n, p.vector, v);
     }
 }
 
@@ -229,13 +250,17 @@ cudaError_t ren__cuda_k_update(cudaStream_t stream, const ren__update *u)
 {
     update_params p = {*u, aligned(u)};
     uint32_t blocks = ren__blocks(u->n, REN_THREADS * 4u, REN_MAX_BLOCKS);
+    cudaError_t code;
     switch (u->kind) {
     case REN__OP_SGD:
         return REN_LAUNCH(sgd_kernel, blocks, REN_THREADS, stream, p);
     case REN__OP_EMA:
         return REN_LAUNCH(ema_kernel, blocks, REN_THREADS, stream, p);
+    case REN__OP_COMMIT:
+        return REN_LAUNCH(commit_kernel, blocks, REN_THREADS, stream, p);
     default:
-        return REN_LAUNCH(adam_kernel, blocks, REN_THREADS, stream, p);
+        code = REN_LAUNCH(adam_kernel, blocks, REN_THREADS, stream, p);
+        return code == cudaSuccess && u->count ? REN_LAUNCH(count_kernel, 1u, 1u, stream, p) : code;
     }
 }
 

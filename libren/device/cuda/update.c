@@ -40,6 +40,12 @@ static ren__update update_of(const ren__op *op, void *const o[REN__OPERANDS])
     case REN__OP_ADAMW:
         u.first = o[4];
         u.second = o[5];
+        u.count = op->desc.operand[6].rank ? o[6] : NULL;
+        break;
+    case REN__OP_COMMIT:
+        u.control = NULL;
+        u.state = o[1];
+        u.parameter = o[2];
         break;
     default:
         break;
@@ -75,6 +81,8 @@ ren_status ren__cuda_train_create(ren__device *dev, ren__op *op, ren__op_needs *
         needs->commands = 2;
     } else if (op->desc.kind == REN__OP_LARS) {
         needs->workspace_bytes = ren__cuda_k_lars_scratch(n);
+        needs->commands = 2;
+    } else if (op->desc.operand[6].rank) {
         needs->commands = 2;
     }
     return REN_OK;
