@@ -386,7 +386,7 @@ static job *next_job_with_command(judge *g)
             return j;
         }
         uint32_t lane = ren__runtime_lane(g->p->rt, j->desc.stream);
-        memcpy(j->need, g->clock[lane], sizeof j->need);
+        j->need[lane] = g->clock[lane][lane]; /* what those come after comes with them */
         for (uint32_t i = 0; i < j->wait_count; i++) {
             join(j->need, g->p->jobs[j->waits[i]].need);
         }
