@@ -407,7 +407,9 @@ ren_status test_run(test_table *t, const ren__op_desc *desc, const test_operand 
     CU_ASSERT_EQUAL(t->api->event_create(t->dev, 1, &r.event), REN_OK);
     for (uint32_t i = 0; i < REN__OPERANDS; i++) {
         if (operands[i].role != TEST_ABSENT && !operands[i].alias) {
-            ready = ready && take(t, &r.m[i], bytes_of(desc, &operands[i], i, &needs), misalign);
+            /* Control and state, which travel as bytes, hold 64-bit words. */
+            uint32_t by = desc->operand[i].dtype == REN_U8 ? 0 : misalign;
+            ready = ready && take(t, &r.m[i], bytes_of(desc, &operands[i], i, &needs), by);
             r.pointers[i] = r.m[i].base + r.m[i].offset;
         }
     }

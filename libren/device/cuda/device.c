@@ -32,10 +32,12 @@ void ren__cuda_enter_always(ren__device *dev, ren__cuda_scope *scope)
     CUcontext current = NULL;
     scope->pushed = 0;
     scope->mode = cudaStreamCaptureModeRelaxed;
-    (void)cudaThreadExchangeStreamCaptureMode(&scope->mode);
+    /* The context first: the CUDA runtime's first call on a thread without one would leave the
+     * primary context behind as the thread's. */
     if (dev->driver.ctx_get(&current) != CUDA_SUCCESS || current != dev->context) {
         scope->pushed = dev->driver.ctx_push(dev->context) == CUDA_SUCCESS;
     }
+    (void)cudaThreadExchangeStreamCaptureMode(&scope->mode);
 }
 
 ren_status ren__cuda_enter(ren__device *dev, ren__cuda_scope *scope)
@@ -50,11 +52,11 @@ ren_status ren__cuda_enter(ren__device *dev, ren__cuda_scope *scope)
 
 void ren__cuda_leave(ren__device *dev, ren__cuda_scope *scope)
 {
+    (void)cudaThreadExchangeStreamCaptureMode(&scope->mode);
     if (scope->pushed) {
         CUcontext popped;
         (void)dev->driver.ctx_pop(&popped);
     }
-    (void)cudaThreadExchangeStreamCaptureMode(&scope->mode);
 }
 
 /* ------------------------------------------------------------------ open */

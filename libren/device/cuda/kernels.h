@@ -89,6 +89,7 @@ typedef struct ren__norm_backward {
     const float *dy, *x, *weight, *mean, *rstd;
     float *dx, *dweight, *dbias;
     uint64_t rows, channels;
+    float eps;
 } ren__norm_backward;
 
 cudaError_t ren__cuda_k_norm_backward(cudaStream_t stream, const ren__norm_backward *p,

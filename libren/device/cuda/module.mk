@@ -86,14 +86,6 @@ $(B)/libren_cuda.so: $(CUDA_MODULE)
 	@mkdir -p $(@D)
 	@cp -f $< $@
 
-# A demo is linked with libren.a, so the module is looked for beside the demo.
-ifeq ($(DEVICE),cuda)
-demo-run: $(addsuffix /libren_cuda.so,$(dir $(DEMO_PROGRAMS)))
-$(B)/demos/%/libren_cuda.so: $(CUDA_MODULE)
-	@mkdir -p $(@D)
-	@cp -f $< $@
-endif
-
 # ---------------------------------------------------------------- tests and benchmark
 
 GPU_TESTS    := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/gpu/test_*.c)))

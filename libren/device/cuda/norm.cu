@@ -12,6 +12,7 @@
  */
 #include "launch.cuh"
 
+#define FEW_ROWS   32u /* batches of at most this many rows: see backward_of_few_kernel */
 #define COLUMNS    32u
 #define LANES      8u
 #define SPLIT_ROWS 64u  /* fewest rows of a split */
@@ -126,7 +127,7 @@ static __device__ __forceinline__ moments merge(moments a, moments b)
     if (b.count == 0.0f) {
         return a;
     }
-    m.count = a.count + b.count;
+    m.count = a.count + b.count + 1.0f;
     m.mean = a.mean + difference * (b.count / m.count);
     m.squares = a.squares + b.squares + difference * difference * (a.count * (b.count / m.count));
     return m;
@@ -321,13 +322,56 @@ static __global__ void backward_data_kernel(backward_params p)
     }
 }
 
+/* The backward pass of a batch of few rows, from x itself and in double, as the CPU device does it:
+ * xhat is close to 1 in size there, the bracket is what cancellation leaves, and a mean or rstd that
+ * was rounded to f32 on the way would spoil it. One thread a channel. */
+static __global__ void backward_of_few_kernel(backward_params p)
+{
+    uint64_t c = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    double rows = (double)p.b.rows;
+    double mean = 0.0;
+    double var = 0.0;
+    double sum = 0.0;
+    double product = 0.0;
+    double rstd;
+    if (c >= p.b.channels) {
+        return;
+    }
+    for (uint64_t r = 0; r < p.b.rows; r++) {
+        mean += p.b.x[r * p.b.channels + c];
+    }
+    mean /= rows;
+    for (uint64_t r = 0; r < p.b.rows; r++) {
+        double d = p.b.x[r * p.b.channels + c] - mean;
+        var += d * d;
+    }
+    rstd = 1.0 / sqrt(var / rows + (double)p.b.eps);
+    for (uint64_t r = 0; r < p.b.rows; r++) {
+        double g = p.b.dy[r * p.b.channels + c];
+        sum += g;
+        product += g * (p.b.x[r * p.b.channels + c] - mean) * rstd;
+    }
+    for (uint64_t r = 0; r < p.b.rows; r++) {
+        double normal = (p.b.x[r * p.b.channels + c] - mean) * rstd;
+        double centred = p.b.dy[r * p.b.channels + c] - sum / rows - normal * (product / rows);
+        p.b.dx[r * p.b.channels + c] = (float)(p.b.weight[c] * rstd * centred);
+    }
+    p.b.dbias[c] = (float)sum;
+    p.b.dweight[c] = (float)product;
+}
+
 cudaError_t ren__cuda_k_norm_backward(cudaStream_t stream, const ren__norm_backward *b,
                                       void *partial)
 {
     backward_params p = {*b, (float *)partial, split_of(b->rows, b->channels),
                          ren__aligned16(b->dy) && ren__aligned16(b->x) && ren__aligned16(b->dx)};
-    cudaError_t code = REN_LAUNCH(backward_sum_kernel, grid_of(b->channels, p.split.count),
-                                  COLUMNS * LANES, stream, p);
+    cudaError_t code;
+    if (b->rows <= FEW_ROWS) {
+        return REN_LAUNCH(backward_of_few_kernel, ren__blocks(b->channels, REN_THREADS, UINT32_MAX),
+                          REN_THREADS, stream, p);
+    }
+    code = REN_LAUNCH(backward_sum_kernel, grid_of(b->channels, p.split.count), COLUMNS * LANES,
+                      stream, p);
     if (code == cudaSuccess) {
         code = REN_LAUNCH(backward_join_kernel, ren__blocks(b->channels, REN_THREADS, UINT32_MAX),
                           REN_THREADS, stream, p);

@@ -209,7 +209,8 @@ static ren_status norm_backward(ren__device *dev, ren__cuda_lane *lane, ren__op 
                             .dweight = o[6],
                             .dbias = o[7],
                             .rows = rows_of(op, 0),
-                            .channels = channels_of(op, 0)};
+                            .channels = channels_of(op, 0),
+                            .eps = op->desc.eps};
     return REN__CUDA(dev, NULL, ren__cuda_k_norm_backward(lane->stream, &p, workspace));
 }
 
