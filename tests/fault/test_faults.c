@@ -272,7 +272,8 @@ static bool one_fault(const char *call, uint64_t nth, ren_status kind, int forev
 
 static void sweep(bool training_run)
 {
-    unsigned stride = ren_test_slowdown() > 1 ? 7 : 1;
+    /* A sanitizer is slow, and so is opening a GPU: there every seventh position must do. */
+    unsigned stride = ren_test_slowdown() > 1 || ren_test_device() != REN_DEVICE_CPU ? 7 : 1;
     for (size_t c = 0; c < REN_TEST_COUNT(calls); c++) {
         for (size_t k = 0; k < REN_TEST_COUNT(kinds); k++) {
             for (int forever = 0; forever < 2; forever++) {
