@@ -664,6 +664,10 @@ static unsigned long long from_environment(const char *name, unsigned long long 
 
 static void test_random_programs(void)
 {
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        ren_test_skip("the programs' device work is host code, which only the CPU device runs");
+        return;
+    }
     unsigned long long first = from_environment("REN_TEST_SEED", 1);
     unsigned long long count = from_environment("REN_TEST_PROGRAMS", 3000 / ren_test_slowdown());
     for (unsigned long long i = 0; i < count && the_program.failures == 0; i++) {
