@@ -185,7 +185,9 @@ static void test_streams_two_models(void)
 {
     tenant tenants[2] = {{.kind = NET_LENET}, {.kind = NET_TINYRES}};
     pthread_t threads[2];
-    ren_runtime *rt = ren_test_runtime(NULL);
+    ren_runtime_config config = ren_test_config();
+    config.deterministic = 1; /* as train() does */
+    ren_runtime *rt = ren_test_runtime(&config);
     CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
     for (uint32_t i = 0; i < 2; i++) {
         tenants[i].rt = rt;

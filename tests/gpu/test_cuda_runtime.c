@@ -193,7 +193,11 @@ static void test_context_of_the_host(void)
     }
     ren_test_shutdown(rt);
     before = spin_current();
-    CU_ASSERT_EQUAL(spin_context_create(&own, 0), 0);
+    int code = spin_context_create(&own, 0);
+    if (code) {
+        (void)printf("       cuCtxCreate: CUDA error %d\n", code);
+    }
+    CU_ASSERT_EQUAL_FATAL(code, 0);
     CU_ASSERT_EQUAL(spin_context_set(before), 0);
     cuda.context = own;
     config.cuda = &cuda;
