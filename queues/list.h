@@ -5,7 +5,7 @@
  *           returned credits, finished host jobs.
  * Threads   push_chain: any.  is_empty: any.  take_all: any one thread at a time is enough for
  *           libren; several are safe too.
- * Progress  push_chain is lock-free; take_all and is_empty are wait-free.
+ * Progress  push_chain is lock-free; take_all, take_chain and is_empty are wait-free.
  * Order     take_all gives the oldest first; FIFO per pushing thread, and a chain stays together.
  * Memory    the links inside the caller's records; a record is in one list at a time.
  * Not here  wake-up, see doorbell.h.
@@ -72,15 +72,24 @@ static inline bool ren__list_is_empty(const ren__list *l)
     return ck_pr_load_ptr(&l->top) == NULL;
 }
 
-/* All records, oldest first, ended by NULL; NULL when there are none. */
-static inline ren__link *ren__list_take_all(ren__list *l)
+/* All records, oldest first, ended by NULL, and the last of them; NULL when there are none. */
+static inline ren__link *ren__list_take_chain(ren__list *l, ren__link **out_last)
 {
+    *out_last = NULL;
     if (ren__list_is_empty(l)) {
         return NULL; /* without writing the line that producers write */
     }
     ren__link *top = ck_pr_fas_ptr(&l->top, NULL);
     ck_pr_fence_acquire(); /* pairs with push_chain's release */
+    *out_last = top;
     return ren__list_reverse_pvt(top);
+}
+
+/* As above, for who does not ask for the last. */
+static inline ren__link *ren__list_take_all(ren__list *l)
+{
+    ren__link *last;
+    return ren__list_take_chain(l, &last);
 }
 
 #endif

@@ -72,20 +72,17 @@ static void deliver_one(ren_runtime *rt, ren__channel *channel, ren__slot *slot)
 
 static void append_incoming(ren__channel *channel)
 {
-    ren__link *taken;
-    if (ren__list_is_empty(&channel->incoming)) {
+    ren__link *last;
+    ren__link *taken = ren__list_take_chain(&channel->incoming, &last);
+    if (!taken) {
         return;
     }
-    taken = ren__list_take_all(&channel->incoming);
-    if (!channel->first) {
-        channel->first = taken;
+    if (channel->first) {
+        channel->last->next = taken;
     } else {
-        ren__link *last = channel->first;
-        while (last->next) {
-            last = last->next;
-        }
-        last->next = taken;
+        channel->first = taken;
     }
+    channel->last = last;
 }
 
 static uint32_t deliver_all(ren_runtime *rt, ren__channel *channel, uint32_t max_callbacks,

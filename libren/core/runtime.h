@@ -288,6 +288,7 @@ typedef struct ren__channel {
     _Alignas(REN__CACHE_LINE) _Atomic uint32_t busy; /* one pump at a time */
     _Atomic uintptr_t pumper;                        /* the thread inside, for REN_ERR_REENTRANT */
     ren__link *first;                                /* taken, not yet delivered; the pump only */
+    ren__link *last;                                 /* of those, when there are any */
     _Atomic uint64_t delivered;
 } ren__channel;
 
