@@ -182,6 +182,28 @@ static void test_dropout_draws_anew(void)
     }
 }
 
+/* Steps in a row are what counts: batch sizes that alternate are never captured, and three in a
+ * row of each are, when two are enough. */
+static void test_only_steady_steps_are_captured(void)
+{
+    static run_result base, other;
+    run_spec spec = run_default(NET_MLP);
+    spec.steps = 40;
+    spec.block = 3;
+    spec.queued = 1;
+    run_alone(&spec, &base);
+    spec.queued = 0;
+    run_alone(&spec, &other);
+    CU_ASSERT_EQUAL(other.stats.graph_captures, 0);
+    CU_ASSERT_EQUAL(other.graph_steps, 0);
+    run_same(&base, &other);
+    spec.after = 2;
+    run_alone(&spec, &other);
+    CU_ASSERT(other.stats.graph_captures > 0);
+    run_same(&base, &other);
+    run_free(&base);
+}
+
 /* ------------------------------------------------------------------ what the host is told */
 
 /* Each completion carries its step's path, the stats add up, and a replayed step orders nothing by
@@ -461,6 +483,7 @@ int main(int argc, char **argv)
         {"test_scalar_every_step", test_scalar_every_step},
         {"test_streams_agree", test_streams_agree},
         {"test_dropout_draws_anew", test_dropout_draws_anew},
+        {"test_only_steady_steps_are_captured", test_only_steady_steps_are_captured},
         {"test_path_is_reported", test_path_is_reported},
         {"test_copies_run_beside_a_replay", test_copies_run_beside_a_replay},
         {"test_flips_stay_flat", test_flips_stay_flat},
