@@ -126,9 +126,8 @@ void ren__completion_fill(ren__slot *slot, ren_status status, ren_completion *ou
     }
 }
 
-/* A work's own end; the job's final status. What it leaves in the completion is copied into the
- * slot. */
-static ren_status finish_work(ren__slot *slot, ren_status status)
+/* A work's own end. What it leaves in the completion is copied into the slot. */
+static void finish_work(ren__slot *slot, ren_status status)
 {
     ren_completion completion;
     ren_error err;
@@ -141,7 +140,6 @@ static ren_status finish_work(ren__slot *slot, ren_status status)
         slot->u.result.step = *completion.step;
         slot->u.result.has_step = true;
     }
-    return completion.status;
 }
 
 static void release_dependants(finisher *f, ren__slot *slot, uint32_t generation)
@@ -231,7 +229,7 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
         trace_job(rt, slot, generation);
     }
     if (slot->kind == REN__JOB_WORK) {
-        status = finish_work(slot, status);
+        finish_work(slot, status);
     }
     f->done++;
     f->failed += status < 0;

@@ -53,13 +53,12 @@ typedef struct ren__submit ren__submit; /* the submitter's view during one `issu
 
 typedef struct ren__work {
     /* Enqueue everything. The job completes when its stream's lane reaches the point where issue
-     * returned. An error means a device call failed: the job completes with it at once, although
-     * commands enqueued before may still run. A work that lent memory to such commands returns
-     * REN_OK and lets finish say the error. */
+     * returned. An error means a device call failed: the job completes with it when every lane is
+     * past what was enqueued. */
     ren_status (*issue)(void *self, ren__submit *s);
     /* The work is done (or was never issued, or failed: c->status says so). May fill c->step,
-     * c->err's text and c->weight_version, and turn a c->status of REN_OK into the work's own
-     * error. Runs once, before the host's callback, also for jobs never issued. */
+     * c->err's text and c->weight_version. Runs once, before the host's callback, also for jobs
+     * never issued. */
     void (*finish)(void *self, ren_completion *c);
     void *self;
     ren_stream stream;               /* on whose timeline it completes */

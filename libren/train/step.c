@@ -18,10 +18,11 @@
  *            copy the result to pinned memory
  *
  * The plan is issued task by task or launched as a graph, see replay.c; what is around it is the
- * same for both, so the copies of step N + 1 run beside step N on both paths. Above, p = N mod 2.
- * end[p] there is what step N - 2 recorded: the last reader of what is overwritten.
- * copied[p] is recorded again only by step N + 2, whose issue comes after this step's wait for it
- * was enqueued; the same holds for end[p]. The turn is counted at issue, not at post, so a
+ * same for both, so the copies of step N + 1 run beside step N on both paths.
+ *
+ * Above, p = N mod 2. The end[p] waited for is what step N - 2 recorded: the last reader of what is
+ * overwritten. copied[p] is recorded again only by step N + 2, whose issue comes after this step's
+ * wait for it was enqueued; the same holds for end[p]. The turn is counted at issue, not at post, so a
  * cancelled step does not upset it. Pinned memory is the step record's own and is free with the
  * record, after its copies: control and result need no further rule.
  *
@@ -33,11 +34,9 @@
  * recorded is recorded by the next step (`end_missing`), and a result that cannot be fetched, twice
  * tried, is reported as not a number.
  *
- * A step that broke off completes only when the lanes are past what it enqueued: those commands
- * read the host's inputs and use the plan's operations and memory, which the host may take back
- * and drop upon the completion. So its issue joins the lanes to UPDATE at once, returns REN_OK, and
- * finish says the error (`broken`). Where even the join fails, the record and the plan are held
- * until each lane has answered for itself.
+ * A step that broke off completes when the lanes are past what it enqueued (the core sees to it):
+ * those commands read the host's inputs and use the plan's operations and memory, which the host
+ * may take back and drop upon the completion.
  *
  * Who tells. That the inputs are consumed is known on TRANS' thread, early, and to finish, at last;
  * the two come in any order, and the notification may come when the record is already about another
@@ -117,9 +116,6 @@ static void step_finish(void *self, ren_completion *c)
     outcome->index = step->index;
     outcome->path = step->path;
     outcome->loss = NAN;
-    if (c->status == REN_OK) {
-        c->status = step->broken;
-    }
     if (c->status == REN_OK) {
         outcome->loss = step->result->loss;
         outcome->grad_norm = step->trainer->clips ? step->result->grad_norm : 0.0f;
@@ -256,47 +252,6 @@ static ren_status issue_all(const lanes *l, ren__step *step, uint32_t p)
     return report(l, step, p);
 }
 
-static void lane_is_past(void *user, ren_status status)
-{
-    ren__step *step = user;
-    (void)status;
-    /* release: as in step_finish. */
-    atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_release);
-    let_go(step);
-}
-
-/* The record and its plan stay until each lane is past what is in it now. */
-static void hold(const lanes *l, ren__step *step)
-{
-    uint32_t seen = 0; /* lanes, a bit each */
-    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
-        uint32_t lane = 1u << ren__submit_lane(l->s, (ren_stream)i);
-        if (!(seen & lane)) {
-            seen |= lane;
-            /* relaxed, both: this step's own count is still in them. */
-            atomic_fetch_add_explicit(&step->holders, 1, memory_order_relaxed);
-            atomic_fetch_add_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
-            ren__submit_notify(l->s, (ren_stream)i, lane_is_past, step);
-        }
-    }
-}
-
-/* The issue failed with commands in the lanes; what it returns. See the head of this file. */
-static ren_status break_off(const lanes *l, ren__step *step, ren_status status)
-{
-    ren_model *m = step->trainer->model;
-    m->torn = 1;
-    if (status == REN_ERR_DEVICE_LOST) {
-        return status; /* nothing in the lanes runs any more */
-    }
-    if (ren__model_rejoin(m, l->s) != REN_OK) {
-        hold(l, step);
-        return status;
-    }
-    step->broken = status;
-    return REN_OK;
-}
-
 static ren_status step_issue(void *self, ren__submit *s)
 {
     ren__step *step = self;
@@ -316,9 +271,7 @@ static ren_status step_issue(void *self, ren__submit *s)
     }
     if (status == REN_OK) {
         status = issue_all(&l, step, p);
-        if (status != REN_OK) {
-            status = break_off(&l, step, status);
-        }
+        t->model->torn |= status != REN_OK;
     }
     ren__chain_issued(&t->model->chain, step->seq);
     return status;
@@ -433,7 +386,7 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
     post.work.self = step;
     post.work.stream = REN_STREAM_UPDATE;
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
-        post.work.need[i] = step->plan->need[i] + 2 * REN__REJOIN_NEED; /* mend, break_off */
+        post.work.need[i] = step->plan->need[i] + REN__REJOIN_NEED;
     }
     post.work.need[REN_STREAM_TRANS] += t->input_count + 3;
     post.work.need[REN_STREAM_UPDATE] += 6;
@@ -487,7 +440,6 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     step->index = t->next_index;
     step->inputs_consumed = desc->inputs_consumed;
     step->user = desc->user;
-    step->broken = REN_OK;
     step->path = REN_PATH_QUEUED;
     *step->control = t->scalars;
     step->control->step = step->index;

@@ -66,7 +66,6 @@ typedef struct ren__step {
     uint64_t *applied;     /* pinned; see ren__step_issue */
     void (*inputs_consumed)(void *user);
     void *user;
-    ren_status broken;       /* [sub] what its issue failed with once commands were in the lanes */
     ren_path path;           /* [sub] */
     ren_step_result outcome; /* written by finish, read by the core behind it */
     uint32_t uses_stage;

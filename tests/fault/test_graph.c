@@ -25,6 +25,7 @@ static run_spec fault_spec(void)
 {
     run_spec spec = run_default(NET_BRANCH);
     spec.steps = STEPS;
+    spec.optimizer = REN_OPTIMIZER_ADAM; /* counts the steps that were applied */
     spec.after = AFTER;
     spec.one_by_one = 1;
     return spec;
