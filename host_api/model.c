@@ -242,8 +242,7 @@ ren_status ren_param_get(ren_model *m, const char *name, void *out_data, size_t 
 
 ren_status ren_param_set_frozen(ren_model *m, const char *name, uint32_t frozen)
 {
-    (void)frozen;
-    return m && name ? REN_ERR_UNSUPPORTED : REN_ERR_INVALID_ARGUMENT;
+    return m && name ? ren__model_set_frozen(m, name, frozen) : REN_ERR_INVALID_ARGUMENT;
 }
 
 uint32_t ren_param_count(ren_model *m)

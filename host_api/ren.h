@@ -441,7 +441,7 @@ typedef struct ren_completion {
     uint64_t done_ns;
     const ren_step_result *step; /* NULL unless the job is a training step */
     const ren_error *err;        /* NULL unless status is an error */
-    uint64_t weight_version;     /* ren_infer: training steps that the weights used had seen */
+    uint64_t weight_version;     /* ren_infer: updates that the weights used had seen */
 } ren_completion;                /* valid only inside the callback */
 
 typedef void (*ren_done_fn)(const ren_completion *completion, void *user);
@@ -840,12 +840,17 @@ REN_API ren_status ren_param_set(ren_model *m, const char *name, const void *dat
 REN_API ren_status ren_param_get(ren_model *m, const char *name, void *out_data, size_t bytes);
 
 /* Keep a layer's parameters ("<layer>") or one parameter ("<layer>.weight") as they are in
- * training.
- * Returns   REN_OK; REN_ERR_NAME; REN_ERR_UNSUPPORTED in this version
+ * training, from the next posted step on; 0 lets them move again. A frozen parameter gets no
+ * gradient and has no part in grad_norm; its optimizer state stays, and Adam's bias correction
+ * counts its own updates. Frozen running statistics stay as well; training still normalises by the
+ * batch's. The first step behind a set of frozen parameters not seen before is planned, as a new
+ * batch size is.
+ * Returns   REN_OK; REN_ERR_NAME; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_param_set_frozen(ren_model *m, const char *name, uint32_t frozen);
 
-/* The number of parameters and the name of one, in the order of their creation.
+/* The number of parameters and the name of one, in the order of their creation. Averages
+ * ("<layer>.weight.ema") come last, once a trainer with ema_decay has been made.
  * Returns   the count; NULL past the end. Strings live as long as the model.
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API uint32_t ren_param_count(ren_model *m);
@@ -892,6 +897,15 @@ typedef enum ren_precision {
  * AdamW  p -= lr wd p, then Adam without decay                        (Loshchilov and Hutter 2019)
  * LARS   t = eta |p| / (|g| + wd |p| + eps), 1 where |p| or |g| is 0;
  *        v = momentum v + lr t (g + wd p); p -= v                     (You, Gitman, Ginsburg 2017)
+ *        with the norms of each parameter by itself
+ *
+ * Clipping: g times min(1, clip_norm / (norm + 1e-6)), norm being that of all gradients together.
+ * Average: after each update a = ema_decay a + (1 - ema_decay) p. It begins as the weights are when
+ * the trainer is made, belongs to the model and outlives the trainer: each trained parameter p gets
+ * a parameter "<p>.ema" beside it, to get, set, save and load as any other.
+ * Accumulation: the gradients of accumulate_steps posted steps are summed (not averaged: as k
+ * backward passes in PyTorch) and the last of them updates; clipping sees the sum. A step that
+ * fails or is cancelled is not one of them.
  */
 typedef struct ren_trainer_config {
     uint32_t struct_size;
@@ -907,8 +921,8 @@ typedef struct ren_trainer_config {
     ren_precision precision;
     float loss_scale;          /* first value, MIXED_F16 */
     float clip_norm;           /* 0 = no clipping */
-    float ema_decay;           /* 0 = no moving average */
-    uint32_t accumulate_steps; /* 0 = 1 */
+    float ema_decay;           /* 0 = no moving average; below 1 */
+    uint32_t accumulate_steps; /* steps to an update; 0 = 1 */
 } ren_trainer_config;
 
 static inline ren_trainer_config ren_trainer_config_default(void)
@@ -990,7 +1004,9 @@ typedef enum ren_scalar {
 } ren_scalar;
 
 /* Change an optimizer scalar from the next posted step on.
- * Returns   REN_OK; REN_ERR_INVALID_ARGUMENT (no such scalar, or value not finite); REN_ERR_FORKED
+ * Returns   REN_OK; REN_ERR_INVALID_ARGUMENT (no such scalar, or value not finite);
+ *           REN_ERR_UNSUPPORTED (CLIP_NORM, EMA_DECAY: the trainer was made without);
+ *           REN_ERR_FORKED
  * Threads   the one that posts steps.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value);
 

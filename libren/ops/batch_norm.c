@@ -96,8 +96,13 @@ static void batch_norm_backward(ren__emitter *e, uint32_t index)
     ren__emit_read(&t, 3, e->saved[index][0], &channel);
     ren__emit_read(&t, 4, e->saved[index][1], &channel);
     ren__emit_write(&t, 5, dx, &x);
-    ren__emit_write(&t, 6, e->param_grads[n->params[WEIGHT]], &channel);
-    ren__emit_write(&t, 7, e->param_grads[n->params[BIAS]], &channel);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t grad = e->param_grads[n->params[WEIGHT + i]];
+        if (grad == REN__NO_VALUE) { /* frozen; the operation computes it anyway */
+            grad = ren__emit_local(e, n, ren__tensor_bytes(&channel));
+        }
+        ren__emit_write(&t, 6 + i, grad, &channel);
+    }
     ren__emit_task(e, &t);
     ren__emit_grad(e, n, n->inputs[0], dx);
 }

@@ -5,7 +5,7 @@
  * therefore takes one sweep back from the target (needed) and one forward (wants_grad), and the
  * backward pass is the needed nodes in reverse: when a node's turn comes, everyone who reads its
  * output has added to its gradient. The data gradient of a layer whose input needs none, as the
- * first one's, is never asked for.
+ * first one's, is never asked for; nor is one that only frozen parameters would use.
  */
 #include "diff.h"
 
@@ -65,16 +65,22 @@ static void mark_needed(ren__diff *d)
     }
 }
 
+static uint32_t is_trained(const ren__diff *d, uint32_t param)
+{
+    return d->model->params[param]->role == REN__PARAM_TRAINED && !(d->frozen && d->frozen[param]);
+}
+
 static void mark_wanted(ren__diff *d)
 {
     const ren_model *m = d->model;
+    memset(d->wants_grad, 0, m->node_count);
     for (uint32_t i = 0; i <= d->target; i++) {
         const ren__node *n = m->nodes[i];
         for (uint32_t k = 0; d->needed[i] && k < n->input_count; k++) {
             d->wants_grad[i] |= d->wants_grad[n->inputs[k]];
         }
         for (uint32_t k = 0; d->needed[i] && k < REN__NODE_PARAMS; k++) {
-            if (n->params[k] != REN__NO_PARAM && !m->params[n->params[k]]->is_statistic) {
+            if (n->params[k] != REN__NO_PARAM && is_trained(d, n->params[k])) {
                 d->wants_grad[i] = 1;
             }
         }
@@ -109,6 +115,12 @@ ren_status ren__diff_init(ren__diff *d, ren_model *m, uint32_t target, uint32_t 
     return REN_OK;
 }
 
+void ren__diff_freeze(ren__diff *d, const uint8_t *frozen)
+{
+    d->frozen = frozen;
+    mark_wanted(d);
+}
+
 void ren__diff_deinit(ren__diff *d)
 {
     if (d->block) {
@@ -119,6 +131,17 @@ void ren__diff_deinit(ren__diff *d)
 
 /* ------------------------------------------------------------------ emission */
 
+static void emit_statistic(ren__diff *d, ren__task_graph *g, uint32_t param)
+{
+    const ren__param *p = d->model->params[param];
+    uint64_t offset = p->offset - d->model->trained_bytes;
+    d->param_grads[param] = ren__task_graph_alias(g, p->name, d->statistics, offset, p->bytes);
+    if (d->statistics_in != REN__NO_VALUE) {
+        d->param_values[param] =
+            ren__task_graph_alias(g, p->name, d->statistics_in, offset, p->bytes);
+    }
+}
+
 /* Values of the parameters that the target uses, as parts of flat memory, so that one optimizer
  * launch covers many. */
 static void emit_params(ren__diff *d, ren__task_graph *g)
@@ -128,6 +151,7 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
     d->params = REN__NO_VALUE;
     d->grad_root = REN__NO_VALUE;
     d->statistics = REN__NO_VALUE;
+    d->statistics_in = REN__NO_VALUE;
     if (m->region_bytes) {
         d->params = ren__task_graph_value(g, "params", REN__VALUE_FIXED, m->region_bytes);
     }
@@ -135,8 +159,14 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
         d->grad_root = ren__task_graph_value(g, "gradients", REN__VALUE_FIXED, m->trained_bytes);
     }
     if (d->training && statistics_bytes) {
-        d->statistics =
-            ren__task_graph_value(g, "new statistics", REN__VALUE_FIXED, statistics_bytes);
+        d->statistics = ren__task_graph_value(
+            g, "new statistics",
+            d->phase == REN__PHASE_ONLY ? REN__VALUE_FIXED : REN__VALUE_EXTERNAL, statistics_bytes);
+    }
+    if (d->statistics != REN__NO_VALUE &&
+        (d->phase == REN__PHASE_MIDDLE || d->phase == REN__PHASE_LAST)) {
+        d->statistics_in =
+            ren__task_graph_value(g, "statistics so far", REN__VALUE_EXTERNAL, statistics_bytes);
     }
     for (uint32_t i = 0; i < m->param_count; i++) {
         const ren__param *p = m->params[i];
@@ -147,12 +177,11 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
             continue;
         }
         d->param_values[i] = ren__task_graph_alias(g, p->name, d->params, p->offset, p->bytes);
-        if (d->training) {
+        if (d->training && p->role == REN__PARAM_STATISTIC) {
+            emit_statistic(d, g, i);
+        } else if (d->training && is_trained(d, i)) {
             d->param_grads[i] =
-                p->is_statistic
-                    ? ren__task_graph_alias(g, p->name, d->statistics, p->offset - m->trained_bytes,
-                                            p->bytes)
-                    : ren__task_graph_alias(g, p->name, d->grad_root, p->offset, p->bytes);
+                ren__task_graph_alias(g, p->name, d->grad_root, p->offset, p->bytes);
         }
     }
 }

@@ -12,23 +12,36 @@
 
 #include "model_state.h"
 
+/* Where a step stands among those whose gradients are summed before an update. */
+typedef enum ren__phase {
+    REN__PHASE_ONLY = 0, /* each step updates */
+    REN__PHASE_FIRST,
+    REN__PHASE_MIDDLE,
+    REN__PHASE_LAST
+} ren__phase;
+
 typedef struct ren__diff {
     ren_model *model;
     uint32_t target;
     uint32_t training;
-    uint8_t *needed;     /* by node: the target depends on it */
-    uint8_t *wants_grad; /* by node: needed, and depends on a trained parameter */
-    uint8_t *param_used; /* by parameter: of a needed node */
-    uint32_t *values;    /* by node: the value of its output; an input's is EXTERNAL */
-    uint32_t *grads;     /* by node */
+    ren__phase phase;      /* the caller's, before emit */
+    const uint8_t *frozen; /* by parameter; the caller's; NULL = none */
+    uint8_t *needed;       /* by node: the target depends on it */
+    uint8_t *wants_grad;   /* by node: needed, and depends on a trained parameter */
+    uint8_t *param_used;   /* by parameter: of a needed node */
+    uint32_t *values;      /* by node: the value of its output; an input's is EXTERNAL */
+    uint32_t *grads;       /* by node */
     uint32_t (*saved)[REN__NODE_SAVED];
     uint32_t *param_values; /* by parameter */
     uint32_t *param_grads;  /* by parameter: its gradient, or a statistic's new value */
     ren__tensor_desc *param_descs;
     /* Roots. FIXED, except control: EXTERNAL. In inference only `params`. */
-    uint32_t params;     /* the whole region */
-    uint32_t grad_root;  /* parallel to the trained part */
-    uint32_t statistics; /* parallel to the statistics: their new values */
+    uint32_t params;    /* the whole region */
+    uint32_t grad_root; /* parallel to the trained part */
+    /* Parallel to the statistics: their new values; and what they come from behind the first step
+     * of a window. EXTERNAL where steps accumulate. */
+    uint32_t statistics;
+    uint32_t statistics_in;
     uint32_t control;
     void *block;
     size_t block_bytes;
@@ -38,6 +51,9 @@ typedef struct ren__diff {
  * whose target depends on parameters). */
 ren_status ren__diff_init(ren__diff *d, ren_model *m, uint32_t target, uint32_t training,
                           ren_error *err);
+/* Parameters with frozen[i] get no gradient, and no tensor needs one for their sake. Before emit;
+ * the array, model->param_count long, lives as long as the diff. */
+void ren__diff_freeze(ren__diff *d, const uint8_t *frozen);
 void ren__diff_deinit(ren__diff *d); /* zeroed is fine */
 
 /* Add the values and tasks of both passes (of the first alone without `training`) for `batch`

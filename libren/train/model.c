@@ -144,6 +144,7 @@ static ren_status reserve(ren_model *m, void **array, uint32_t count, uint32_t m
         return REN_OK;
     }
     uint32_t grown = *capacity ? *capacity * 2 : 32;
+    grown = grown < count + more ? count + more : grown;
     void *bigger = ren__host_calloc(m->allocator, grown, sizeof(void *));
     if (!bigger) {
         return REN_ERR_NO_MEMORY;
@@ -197,11 +198,29 @@ static ren_status look_up_inputs(const ren_model *m, ren__node *n, const ren_ten
     return REN_OK;
 }
 
+/* Whoever sets a parameter frozen reads the list under the chain's lock alone. */
+static ren_status reserve_params(ren_model *m, uint32_t more)
+{
+    ren__chain_lock(&m->chain);
+    ren_status status = reserve(m, (void **)&m->params, m->param_count, more, &m->param_capacity);
+    ren__chain_unlock(&m->chain);
+    return status;
+}
+
+static void append_param(ren_model *m, ren__param *p)
+{
+    p->host_offset = m->params_bytes;
+    m->params_bytes += p->bytes;
+    ren__chain_lock(&m->chain);
+    m->params[m->param_count++] = p;
+    ren__chain_unlock(&m->chain);
+}
+
 /* Make and append one parameter of n. */
 static ren_status add_param(ren_model *m, ren__node *n, const ren__param_spec *spec,
                             ren__shape_error *err)
 {
-    ren_status status = reserve(m, (void **)&m->params, m->param_count, 1, &m->param_capacity);
+    ren_status status = reserve_params(m, 1);
     ren__param *p = status == REN_OK ? ren__host_calloc(m->allocator, 1, sizeof *p) : NULL;
     if (!p) {
         return ren__shape_fail(err, REN_ERR_NO_MEMORY, "%s: no memory", n->name);
@@ -210,7 +229,7 @@ static ren_status add_param(ren_model *m, ren__node *n, const ren__param_spec *s
     p->desc.dtype = REN_F32;
     p->desc.rank = spec->rank;
     memcpy(p->desc.dims, spec->dims, sizeof p->desc.dims);
-    p->is_statistic = spec->is_statistic;
+    p->role = spec->is_statistic ? REN__PARAM_STATISTIC : REN__PARAM_TRAINED;
     p->is_conv = spec->is_conv;
     status = ren__shape_check_size(p->name, &p->desc, err);
     if (status == REN_OK) {
@@ -225,17 +244,17 @@ static ren_status add_param(ren_model *m, ren__node *n, const ren__param_spec *s
         ren__host_free(m->allocator, p, 1, sizeof *p);
         return status;
     }
-    p->host_offset = m->params_bytes;
-    m->params_bytes += p->bytes;
     n->params[spec->slot] = m->param_count;
-    m->params[m->param_count++] = p;
+    append_param(m, p);
     return REN_OK;
 }
 
 static void drop_params_from(ren_model *m, uint32_t first)
 {
     while (m->param_count > first) {
+        ren__chain_lock(&m->chain);
         ren__param *p = m->params[--m->param_count];
+        ren__chain_unlock(&m->chain);
         m->params_bytes -= p->bytes;
         ren__host_free(m->allocator, p->host, 1, (size_t)p->bytes);
         ren__host_free(m->allocator, p, 1, sizeof *p);
@@ -266,6 +285,32 @@ static ren_status add_params(ren_model *m, ren__node *n, const ren__shape_in *in
         }
     }
     return REN_OK;
+}
+
+ren_status ren__model_list_averages(ren_model *m)
+{
+    uint32_t first = m->param_count;
+    ren_status status = reserve_params(m, first);
+    for (uint32_t i = 0; i < first && status == REN_OK; i++) {
+        if (m->params[i]->role != REN__PARAM_TRAINED) {
+            continue;
+        }
+        ren__param *p = ren__host_calloc(m->allocator, 1, sizeof *p);
+        if (!p) {
+            status = REN_ERR_NO_MEMORY;
+            break;
+        }
+        *p = *m->params[i];
+        snprintf(p->name, sizeof p->name, "%.*s.ema", (int)sizeof p->name - 5, m->params[i]->name);
+        p->role = REN__PARAM_AVERAGE;
+        p->offset += m->region_bytes;
+        p->frozen = 0;
+        append_param(m, p);
+    }
+    if (status != REN_OK) {
+        drop_params_from(m, first);
+    }
+    return status;
 }
 
 static ren_status add_node(ren_model *m, ren__node *n, const char *name, const ren_tensor *inputs,

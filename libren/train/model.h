@@ -66,6 +66,10 @@ uint32_t ren__model_param_count(ren_model *m);
 void ren__model_param_info(ren_model *m, uint32_t index, const char **out_name, uint32_t *out_rank,
                            const int64_t **out_dims, uint64_t *out_bytes);
 
+/* A layer's parameters or one parameter, by name: no longer changed by steps posted from now on, or
+ * changed again. REN_ERR_NAME. Never waits. */
+ren_status ren__model_set_frozen(ren_model *m, const char *name, uint32_t frozen);
+
 /* The index of a parameter, or UINT32_MAX. */
 uint32_t ren__model_param_find(ren_model *m, const char *name);
 

@@ -6,6 +6,7 @@
  *             [build]  builder calls, one thread at a time, under `lock`
  *             [lock]   under `lock`
  *             [placed] written when the model is placed, then only read
+ *             [chain]  under the chain's short lock, which nobody holds while waiting
  *             [sub]    the submitter only
  * Life      1. Builder calls append nodes; parameters have host values.
  *           2. The first trainer or inference places the model: one region of device memory holds
@@ -26,15 +27,22 @@
 #define REN__PARAM_NAME_BYTES 80u /* a node's name and ".running_mean" */
 #define REN__MAX_NODES        4095u
 
+typedef enum ren__param_role {
+    REN__PARAM_TRAINED = 0,
+    REN__PARAM_STATISTIC, /* running mean and variance */
+    REN__PARAM_AVERAGE    /* "<name>.ema": of a trained one; belongs to no node */
+} ren__param_role;
+
 typedef struct ren__param {
     char name[REN__PARAM_NAME_BYTES];
     ren__tensor_desc desc; /* boundary layout */
     uint64_t bytes;
     uint64_t host_offset; /* in the concatenation of all parameters, boundary layout */
-    uint64_t offset;      /* [placed] in the region */
-    uint32_t is_statistic;
+    uint64_t offset;      /* [placed] in the region, or averages: behind it */
+    ren__param_role role;
     uint32_t is_conv;
-    float *host; /* [lock] host value; NULL once placed */
+    uint32_t frozen; /* [chain] */
+    float *host;     /* [lock] host value; NULL once placed */
 } ren__param;
 
 typedef struct ren__infer_output ren__infer_output;
@@ -53,17 +61,24 @@ struct ren_model {
     ren__node **nodes; /* [build] */
     uint32_t node_count;
     uint32_t node_capacity;
-    ren__param **params; /* [build] */
+    ren__param **params; /* [build], and [chain]: changed under both locks */
     uint32_t param_count;
     uint32_t param_capacity;
     uint64_t params_bytes; /* boundary layout, all */
     uint32_t dropout_count;
 
+    /* Raised under the chain's lock with each change of a `frozen`; read with acquire by the thread
+     * that posts steps, which looks at the flags when it has changed. */
+    _Atomic uint64_t frozen_version;
+
     uint32_t placed;
     ren__region region;     /* [placed] */
     uint64_t trained_bytes; /* [placed] of the region: what optimizers see */
     uint64_t region_bytes;  /* [placed] trained, then statistics */
-    unsigned char *bounce;  /* [lock] pinned, region_bytes: all traffic with the host goes by it */
+    ren__region averages;   /* [lock] parallel to the trained part; ptr NULL = none yet */
+    /* [lock] pinned, parallel to region and averages: all traffic with the host goes by it */
+    unsigned char *bounce;
+    uint64_t bounce_bytes;
 
     ren__chain chain;
     uint64_t steps_issued;             /* [sub] training steps whose update is in the lanes */
@@ -86,5 +101,10 @@ uint32_t ren__model_node_of(const ren_model *m, ren_tensor tensor);
 ren_status ren__model_param_init(ren_model *m, ren__param *p, const ren__param_spec *spec);
 ren_status ren__model_place(ren_model *m, ren_error *err);
 void ren__model_unplace(ren_model *m); /* nothing may be in flight */
+/* Give a placed model averages, which begin as the weights are now; nothing when it has them. */
+ren_status ren__model_average(ren_model *m, ren_error *err);
+
+/* model.c. `lock` is held. List the averages as parameters, behind all others. */
+ren_status ren__model_list_averages(ren_model *m);
 
 #endif

@@ -7,6 +7,8 @@
  *           work on the model's chain that copies between the two, so it falls between two steps:
  *           all parameters of one read belong to one version, and a write is never seen in part by
  *           a step.
+ *           Averages, where a trainer asked for them, are a second region behind the first: one
+ *           address space for runs and the bounce block.
  * Threads   any; the model's lock is held for the whole call, so the bounce block has one user.
  * Progress  reads and writes wait for the works posted before them.
  * Memory    placing allocates; reads and writes do not.
@@ -101,21 +103,31 @@ typedef struct move {
     ren_model *m;
     uint64_t seq;
     uint32_t to_device;
+    uint32_t averages; /* 1 = no runs: the averages become the weights */
     uint32_t run_count;
     run runs[MAX_RUNS];
     ren_status status;
     _Atomic uint32_t done;
 } move;
 
+static void *device_address(const ren_model *m, uint64_t offset)
+{
+    unsigned char *base = offset < m->region_bytes ? m->region.ptr : m->averages.ptr;
+    return base + (offset < m->region_bytes ? offset : offset - m->region_bytes);
+}
+
 static ren_status move_issue(void *self, ren__submit *s)
 {
     move *v = self;
     const ren__device_api *api = ren__submit_api(s);
     uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
-    unsigned char *device = v->m->region.ptr;
     ren_status status = REN_OK;
+    if (v->averages) {
+        status = api->copy(ren__submit_device(s), lane, v->m->averages.ptr, v->m->region.ptr,
+                           v->m->trained_bytes);
+    }
     for (uint32_t i = 0; i < v->run_count && status == REN_OK; i++) {
-        void *a = device + v->runs[i].offset;
+        void *a = device_address(v->m, v->runs[i].offset);
         void *b = v->m->bounce + v->runs[i].offset;
         status = api->copy(ren__submit_device(s), lane, v->to_device ? a : b, v->to_device ? b : a,
                            v->runs[i].bytes);
@@ -142,7 +154,7 @@ static ren_status move_run(move *v)
     post.work.finish = move_finish;
     post.work.self = v;
     post.work.stream = REN_STREAM_UPDATE;
-    post.work.need[REN_STREAM_UPDATE] = v->run_count;
+    post.work.need[REN_STREAM_UPDATE] = v->run_count + v->averages;
     ren_status status = ren__chain_submit(&v->m->chain, &post, &job);
     if (status != REN_OK) {
         return status;
@@ -154,11 +166,12 @@ static ren_status move_run(move *v)
     return v->status;
 }
 
-/* Add a run, joined to the one before when only padding lies between. */
+/* Add a run, joined to the one before when only padding lies between, and not the regions' seam. */
 static void add_run(move *v, uint64_t offset, uint64_t bytes)
 {
     run *last = v->run_count ? &v->runs[v->run_count - 1] : NULL;
-    if (last && offset >= last->offset && offset - (last->offset + last->bytes) < REN__ALIGN) {
+    if (last && offset != v->m->region_bytes && offset >= last->offset &&
+        offset - (last->offset + last->bytes) < REN__ALIGN) {
         last->bytes = offset + bytes - last->offset;
     } else {
         v->runs[v->run_count++] = (run){offset, bytes};
@@ -206,7 +219,7 @@ static void lay_out(ren_model *m)
     uint64_t at = 0;
     for (uint32_t statistics = 0; statistics < 2; statistics++) {
         for (uint32_t i = 0; i < m->param_count; i++) {
-            if (m->params[i]->is_statistic == statistics) {
+            if (m->params[i]->role == (statistics ? REN__PARAM_STATISTIC : REN__PARAM_TRAINED)) {
                 m->params[i]->offset = at;
                 at += align_up(m->params[i]->bytes);
             }
@@ -221,8 +234,9 @@ static void lay_out(ren_model *m)
 void ren__model_unplace(ren_model *m)
 {
     ren__region_free(m->rt, &m->region);
+    ren__region_free(m->rt, &m->averages);
     if (m->bounce) {
-        ren__runtime_api(m->rt)->host_free(ren__runtime_device(m->rt), m->bounce, m->region_bytes);
+        ren__runtime_api(m->rt)->host_free(ren__runtime_device(m->rt), m->bounce, m->bounce_bytes);
         m->bounce = NULL;
     }
     if (m->join_event) {
@@ -252,6 +266,7 @@ ren_status ren__model_place(ren_model *m, ren_error *err)
         status = ren__runtime_api(m->rt)->host_alloc(ren__runtime_device(m->rt), m->region_bytes,
                                                      &bounce);
         m->bounce = bounce;
+        m->bounce_bytes = m->region_bytes;
     }
     if (status == REN_OK) {
         /* The padding is part of what optimizers see, and must be finite: zero. */
@@ -276,6 +291,45 @@ ren_status ren__model_place(ren_model *m, ren_error *err)
     return REN_OK;
 }
 
+/* Room for the averages in the bounce block, whose contents are no one's between two calls. */
+static ren_status widen_bounce(ren_model *m, uint64_t bytes)
+{
+    const ren__device_api *api = ren__runtime_api(m->rt);
+    ren__device *dev = ren__runtime_device(m->rt);
+    void *bounce = NULL;
+    ren_status status = api->host_alloc(dev, bytes, &bounce);
+    if (status == REN_OK) {
+        api->host_free(dev, m->bounce, m->bounce_bytes);
+        m->bounce = bounce;
+        m->bounce_bytes = bytes;
+    }
+    return status;
+}
+
+ren_status ren__model_average(ren_model *m, ren_error *err)
+{
+    if (m->averages.ptr || m->trained_bytes == 0) {
+        return REN_OK;
+    }
+    ren_status status = ren__region_alloc(m->rt, m->trained_bytes, &m->averages);
+    if (status == REN_OK) {
+        status = widen_bounce(m, m->region_bytes + m->trained_bytes);
+    }
+    if (status == REN_OK) {
+        move v = {.m = m, .averages = 1};
+        status = move_run(&v);
+    }
+    if (status == REN_OK) {
+        status = ren__model_list_averages(m);
+    }
+    if (status != REN_OK) {
+        ren__region_free(m->rt, &m->averages);
+        return REN__FAIL(err, status, "no averages of %llu bytes of parameters",
+                         (unsigned long long)m->trained_bytes);
+    }
+    return REN_OK;
+}
+
 /* ------------------------------------------------------------------ reads and writes */
 
 static ren_status read_param(ren_model *m, uint32_t first, uint32_t count, unsigned char *out)
@@ -286,6 +340,9 @@ static ren_status read_param(ren_model *m, uint32_t first, uint32_t count, unsig
             add_run(&v, m->params[first]->offset, m->params[first]->bytes);
         } else if (m->region_bytes) {
             add_run(&v, 0, m->region_bytes);
+            if (m->averages.ptr) {
+                add_run(&v, m->region_bytes, m->trained_bytes);
+            }
         }
         ren_status status = v.run_count ? move_run(&v) : REN_OK;
         if (status != REN_OK) {
@@ -305,16 +362,16 @@ static ren_status read_param(ren_model *m, uint32_t first, uint32_t count, unsig
     return REN_OK;
 }
 
-/* Region order differs from index order (statistics come last), so runs are collected in two
- * passes. One move must hold them all, or a step could fall in between: a file that leaves out
- * more than MAX_RUNS parameters in separate places is refused. */
+/* Region order differs from index order (statistics come behind the trained, averages last), so
+ * runs are collected in three passes. One move must hold them all, or a step could fall in between:
+ * a file that leaves out more than MAX_RUNS parameters in separate places is refused. */
 static ren_status write_placed(ren_model *m, const uint8_t *present, move *v)
 {
     uint32_t overflow = 0;
-    for (uint32_t pass = 0; pass < 2; pass++) {
+    for (uint32_t pass = 0; pass <= REN__PARAM_AVERAGE; pass++) {
         for (uint32_t i = 0; i < m->param_count && !overflow; i++) {
             const ren__param *p = m->params[i];
-            if (p->is_statistic == pass && (!present || present[i])) {
+            if (p->role == (ren__param_role)pass && (!present || present[i])) {
                 overflow = v->run_count == MAX_RUNS;
                 if (!overflow) {
                     add_run(v, p->offset, p->bytes);
@@ -484,4 +541,47 @@ ren_status ren__model_param_set(ren_model *m, const char *name, const void *data
     }
     pthread_mutex_unlock(&m->lock);
     return status;
+}
+
+/* ------------------------------------------------------------------ frozen */
+
+/* Is it `layer` itself, or `layer` and a parameter's suffix? */
+static uint32_t belongs(const ren__param *p, const char *layer)
+{
+    size_t length = strlen(layer);
+    if (p->role == REN__PARAM_AVERAGE || strncmp(p->name, layer, length) != 0) {
+        return 0;
+    }
+    const char *rest = p->name + length;
+    return *rest == '\0' || (*rest == '.' && !strchr(rest + 1, '.'));
+}
+
+/* The model's lock is not taken: its holder may be waiting for steps, and this call does not. */
+ren_status ren__model_set_frozen(ren_model *m, const char *name, uint32_t frozen)
+{
+    uint32_t found = 0;
+    uint32_t changed = 0;
+    ren_status status = ren__runtime_status(m->rt, NULL);
+    if (status != REN_OK) {
+        return status;
+    }
+    ren__chain_lock(&m->chain);
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        ren__param *p = m->params[i];
+        if (belongs(p, name)) {
+            found = 1;
+            changed |= p->frozen != (frozen != 0);
+            p->frozen = frozen != 0;
+        }
+    }
+    if (changed) {
+        /* release: pairs with ren__trainer_plan's acquire; it then takes the chain's lock. */
+        atomic_fetch_add_explicit(&m->frozen_version, 1, memory_order_release);
+    }
+    ren__chain_unlock(&m->chain);
+    if (!found) {
+        ren__runtime_log(m->rt, REN_LOG_ERROR, "no layer and no parameter \"%.80s\" to freeze",
+                         name);
+    }
+    return found ? REN_OK : REN_ERR_NAME;
 }

@@ -18,21 +18,26 @@
  *            copy the result to pinned memory
  *
  * The plan is issued task by task or launched as a graph, see replay.c; what is around it is the
- * same for both, so the copies of step N + 1 run beside step N on both paths.
- *
- * Above, p = N mod 2. The end[p] waited for is what step N - 2 recorded: the last reader of what is
- * overwritten. copied[p] is recorded again only by step N + 2, whose issue comes after this step's
- * wait for it was enqueued; the same holds for end[p]. The turn is counted at issue, not at post, so a
- * cancelled step does not upset it. Pinned memory is the step record's own and is free with the
- * record, after its copies: control and result need no further rule.
+ * same for both, so the copies of step N + 1 run beside step N on both paths. Above, p = N mod 2.
+ * end[p] there is what step N - 2 recorded: the last reader of what is overwritten.
+ * copied[p] is recorded again only by step N + 2, whose issue comes after this step's wait for it
+ * was enqueued; the same holds for end[p]. The turn is counted when an issue is whole, not at post,
+ * so neither a cancelled step nor one that broke off upsets it: the next one takes the same place,
+ * behind what the broken one left in the lanes. Where steps accumulate, their sums have two places
+ * and turn with the inputs: a step reads what the step before it wrote. Pinned memory is the step
+ * record's own and is free with the record, after its copies: control and result need no further
+ * rule.
  *
  * Applied once or not at all. Device calls may fail anywhere in an issue. Only the last commands of
  * the plan change what the next step reads (see trainer.c); an error before them leaves the
  * weights as they were, and the step is reported failed. ADVANCE may have counted a step that then
- * broke off, so the next step writes the count anew from the host's own (`repair`). Behind the plan
- * nothing makes a step fail any more but the loss of the device: an end[p] that could not be
- * recorded is recorded by the next step (`end_missing`), and a result that cannot be fetched, twice
- * tried, is reported as not a number.
+ * broke off, so the next step puts the state back (`repair`) to what it was behind the last whole
+ * step: the host does not know how many steps the device skipped, but the result of that step is
+ * the state, in pinned memory, once the lane has come there (`known`). The record may be in use
+ * again by then, but its result is written behind the repair. Behind the plan nothing makes a step
+ * fail any more but the loss of the device: an end[p] that could not be recorded is recorded by the
+ * next step (`end_missing`), and a result that cannot be fetched, twice tried, is reported as not a
+ * number, and the state fetched by the next step.
  *
  * A step that broke off completes when the lanes are past what it enqueued (the core sees to it):
  * those commands read the host's inputs and use the plan's operations and memory, which the host
@@ -49,6 +54,8 @@
 #include <math.h>
 
 #include "trainer_state.h"
+
+#define MOST_COUNTS_COPIES 15u /* a copy doubles what is there: 2^14 parameters, 4 for each node */
 
 /* ------------------------------------------------------------------ end of a step */
 
@@ -117,10 +124,11 @@ static void step_finish(void *self, ren_completion *c)
     outcome->path = step->path;
     outcome->loss = NAN;
     if (c->status == REN_OK) {
-        outcome->loss = step->result->loss;
-        outcome->grad_norm = step->trainer->clips ? step->result->grad_norm : 0.0f;
-        outcome->loss_scale = step->result->loss_scale;
-        outcome->skipped = step->result->found_inf;
+        uint32_t checked = step->trainer->checks && step->updates;
+        outcome->loss = step->unfetched ? NAN : step->result->loss;
+        outcome->grad_norm = !checked ? 0.0f : step->unfetched ? NAN : step->result->grad_norm;
+        outcome->loss_scale = step->unfetched ? 0.0f : step->result->loss_scale;
+        outcome->skipped = checked && !step->unfetched ? step->result->found_inf : 0;
     }
     c->step = outcome;
     consume(step, step->index);
@@ -169,7 +177,22 @@ static ren_status transfer(const lanes *l, ren__step *step, uint32_t p)
     return status;
 }
 
-/* Bring right what an issue that broke off left behind. */
+/* So far every parameter was updated as often as the model: the count of the state for each. */
+static ren_status make_counts(const lanes *l, ren_trainer *t)
+{
+    uint64_t one = sizeof(uint64_t);
+    uint64_t all = t->param_count * one;
+    ren_status status =
+        l->api->copy(l->dev, l->update, t->counts, t->state + offsetof(ren__state, applied), one);
+    for (uint64_t done = one; done < all && status == REN_OK; done *= 2) {
+        uint64_t more = all - done < done ? all - done : done;
+        status = l->api->copy(l->dev, l->update, t->counts + done, t->counts, more);
+    }
+    t->counts_made = status == REN_OK;
+    return status;
+}
+
+/* Bring right what an issue that broke off left behind, and what a change of plans needs. */
 static ren_status mend(const lanes *l, ren__step *step)
 {
     ren_trainer *t = step->trainer;
@@ -180,13 +203,32 @@ static ren_status mend(const lanes *l, ren__step *step)
             t->end_missing &= status == REN_OK ? ~(1u << p) : ~0u;
         }
     }
+    if (status == REN_OK && !t->known) {
+        status = l->api->copy(l->dev, l->update, t->spare, t->state, sizeof *t->spare);
+        t->known = status == REN_OK ? t->spare : NULL;
+    }
     if (status == REN_OK && t->repair) {
-        *step->applied = t->applied_count;
-        status = l->api->copy(l->dev, l->update, t->state + offsetof(ren__state, applied),
-                              step->applied, sizeof *step->applied);
+        status = l->api->copy(l->dev, l->update, t->state, t->known, sizeof *t->known);
         t->repair = status != REN_OK;
     }
+    if (status == REN_OK && step->plan->counted && !t->counts_made) {
+        status = make_counts(l, t);
+    }
     return status;
+}
+
+static ren__phase_plan *take_phase(ren__step *step)
+{
+    const ren_trainer *t = step->trainer;
+    step->updates = t->window_at + 1 == t->window;
+    return &step->plan->phase[step->updates ? 2 : t->window_at ? 1 : 0];
+}
+
+static void place(ren__phase_plan *pp, uint32_t value, void *address)
+{
+    if (value != REN__NO_VALUE) {
+        pp->externals[value] = address;
+    }
 }
 
 /* The plan, by the path that is due. */
@@ -194,18 +236,23 @@ static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
 {
     ren_trainer *t = step->trainer;
     ren__step_plan *sp = step->plan;
+    ren__phase_plan *pp = take_phase(step);
     for (uint32_t i = 0; i < t->input_count; i++) {
-        sp->externals[sp->input_values[i]] = t->inputs[i].device[p];
+        pp->externals[pp->input_values[i]] = t->inputs[i].device[p];
     }
-    sp->externals[sp->control_value] = t->control_device[p];
-    if (t->issued_plan != sp) {
-        ren__replay_interrupt(&sp->replay);
-        t->issued_plan = sp;
+    pp->externals[pp->control_value] = t->control_device[p];
+    place(pp, pp->sum_in, t->sum[!p]);
+    place(pp, pp->sum_out, t->sum[p]);
+    place(pp, pp->statistics_in, t->statistics[!p]);
+    place(pp, pp->statistics_out, t->statistics[p]);
+    for (uint32_t i = 0; i < REN__STEP_PHASES && t->issued_plan != sp; i++) {
+        ren__replay_interrupt(&sp->phase[i].replay);
     }
+    t->issued_plan = sp;
     if (t->sync) {
-        return ren__plan_issue(sp->plan, l->s, sp->externals, 1, t->sync);
+        return ren__plan_issue(pp->plan, l->s, pp->externals, 1, t->sync);
     }
-    return ren__replay_issue(&sp->replay, l->s, sp->externals, p, &step->path);
+    return ren__replay_issue(&pp->replay, l->s, pp->externals, p, &step->path);
 }
 
 /* Behind the plan, in a step that takes place: end[p], and what the host wants to know. Only the
@@ -220,15 +267,15 @@ static ren_status report(const lanes *l, ren__step *step, uint32_t p)
         }
         ren__submit_count_events(l->s, 1, 0);
     }
+    t->known = NULL;
     for (uint32_t attempt = 0; attempt < 2; attempt++) {
         status = l->api->copy(l->dev, l->update, step->result, t->state, sizeof(ren__state));
         if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
+            t->known = step->result;
             return status;
         }
     }
-    memset(step->result, 0, sizeof *step->result);
-    step->result->loss = NAN;
-    step->result->grad_norm = NAN;
+    step->unfetched = 1;
     ren__runtime_log(t->rt, REN_LOG_ERROR, "the result of step %llu could not be fetched (%s)",
                      (unsigned long long)step->index, ren__status_name(status));
     return REN_OK;
@@ -246,8 +293,9 @@ static ren_status issue_all(const lanes *l, ren__step *step, uint32_t p)
         t->repair = 1;
         return status;
     }
-    t->applied_count++;
-    t->model->steps_issued++;
+    t->issue_count++;
+    t->window_at = (t->window_at + 1) % t->window;
+    t->model->steps_issued += step->updates;
     ren__submit_count_step(l->s, step->path);
     return report(l, step, p);
 }
@@ -261,7 +309,7 @@ static ren_status step_issue(void *self, ren__submit *s)
                .s = s,
                .trans = ren__submit_lane(s, REN_STREAM_TRANS),
                .update = ren__submit_lane(s, REN_STREAM_UPDATE)};
-    uint32_t p = (uint32_t)(t->issue_count++ % REN__INPUT_SLOTS);
+    uint32_t p = (uint32_t)(t->issue_count % REN__INPUT_SLOTS);
     ren_status status = REN_OK;
     if (step->uses_stage && !ren__stage_is_done(&step->stage)) {
         status = REN_ERR_ABORTED; /* the job that copies its input was given up */
@@ -389,7 +437,7 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
         post.work.need[i] = step->plan->need[i] + REN__REJOIN_NEED;
     }
     post.work.need[REN_STREAM_TRANS] += t->input_count + 3;
-    post.work.need[REN_STREAM_UPDATE] += 6;
+    post.work.need[REN_STREAM_UPDATE] += 7 + MOST_COUNTS_COPIES;
     if (step->uses_stage) {
         post.stage = ren__stage_run;
         post.stage_user = &step->stage;
@@ -441,6 +489,8 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     step->inputs_consumed = desc->inputs_consumed;
     step->user = desc->user;
     step->path = REN_PATH_QUEUED;
+    step->updates = 0;
+    step->unfetched = 0;
     *step->control = t->scalars;
     step->control->step = step->index;
     step->plan->last_used = step->index;
@@ -489,7 +539,7 @@ ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float valu
         return REN_ERR_FORKED;
     }
     if ((scalar == REN_SCALAR_CLIP_NORM && !t->clips && value != 0.0f) ||
-        scalar == REN_SCALAR_EMA_DECAY) {
+        (scalar == REN_SCALAR_EMA_DECAY && !t->averages)) {
         ren__runtime_log(t->rt, REN_LOG_ERROR,
                          "ren_trainer_set_scalar: the trainer was made without %s",
                          scalar == REN_SCALAR_EMA_DECAY ? "a moving average" : "clipping");

@@ -8,14 +8,10 @@
  * Memory    one region of device memory, one pinned block, and what plans take. A plan per batch
  *           size is kept, up to REN__STEP_PLANS; the one unused for longest goes first.
  *
- * Flat memory. Gradients and moments are parallel to the trained part of the model's region, so one
- * optimizer launch covers every run of neighbouring parameters that the loss depends on (usually
- * all). The padding between parameters is zero in all of them and stays zero under every rule.
- *
- * The end of a plan is ordered so that a step is applied whole or not at all, whichever device call
- * fails: the loss goes into the state, ADVANCE counts, and only then do the optimizer and the new
- * running statistics change what later steps see. The state goes to the host behind the plan, not
- * in it: its destination differs from step to step, and a captured plan is the same for all.
+ * A plan is a forward and a backward pass, see diff.h, and an update, see update.h. Where steps
+ * accumulate there are three for each batch size, told apart by the place of a step in its window.
+ * The state goes to the host behind the plan, not in it: its destination differs from step to step,
+ * and a captured plan is the same for all.
  */
 #include "trainer_state.h"
 
@@ -24,151 +20,11 @@
 #include <stdio.h>
 
 #include "diff.h"
+#include "update.h"
 
 static uint64_t align_up(uint64_t bytes)
 {
     return (bytes + REN__ALIGN - 1) / REN__ALIGN * REN__ALIGN;
-}
-
-/* ------------------------------------------------------------------ the update's tasks */
-
-typedef struct update {
-    ren_trainer *t;
-    ren__diff *d;
-    ren__task_graph *g;
-    uint32_t state, moment[2];
-} update;
-
-static ren__task update_task(const char *name)
-{
-    ren__task t;
-    memset(&t, 0, sizeof t);
-    t.name = name;
-    t.segment = "optimizer";
-    t.stream = REN_STREAM_UPDATE;
-    t.op.struct_size = (uint32_t)sizeof t.op;
-    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
-        t.operand[i] = REN__NO_VALUE;
-    }
-    return t;
-}
-
-static void add_copy(update *u, const char *name, uint32_t to, uint64_t to_offset, uint32_t from,
-                     uint64_t from_offset, uint64_t bytes)
-{
-    ren__task t = update_task(name);
-    t.kind = REN__TASK_COPY;
-    t.operand[0] = to;
-    t.operand_offset[0] = to_offset;
-    t.operand[1] = from;
-    t.operand_offset[1] = from_offset;
-    t.writes = 1u;
-    t.reads = 2u;
-    t.bytes = bytes;
-    ren__task_graph_add(u->g, &t);
-}
-
-static void add_check(update *u)
-{
-    ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
-    ren__tensor_desc control = ren__emit_bytes_desc(sizeof(ren__control));
-    ren__tensor_desc grads = ren__emit_vector_desc(u->t->model->trained_bytes / sizeof(float));
-    ren__task t = update_task("check");
-    t.op.kind = REN__OP_CHECK;
-    ren__emit_read(&t, 0, u->d->grad_root, &grads);
-    ren__emit_read(&t, 1, u->d->control, &control);
-    ren__emit_read(&t, 2, u->state, &state);
-    ren__emit_write(&t, 2, u->state, &state);
-    ren__task_graph_add(u->g, &t);
-}
-
-static void add_advance(update *u)
-{
-    ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
-    ren__tensor_desc control = ren__emit_bytes_desc(sizeof(ren__control));
-    ren__task t = update_task("advance");
-    t.op.kind = REN__OP_ADVANCE;
-    ren__emit_read(&t, 0, u->d->control, &control);
-    ren__emit_read(&t, 1, u->state, &state);
-    ren__emit_write(&t, 1, u->state, &state);
-    ren__task_graph_add(u->g, &t);
-}
-
-/* One optimizer launch over [from, from + bytes) of the flat memories. */
-static void add_optimizer(update *u, uint64_t from, uint64_t bytes)
-{
-    static const ren__op_kind kinds[] = {[REN_OPTIMIZER_SGD] = REN__OP_SGD,
-                                         [REN_OPTIMIZER_ADAM] = REN__OP_ADAM,
-                                         [REN_OPTIMIZER_ADAMW] = REN__OP_ADAMW};
-    uint32_t moments = u->t->optimizer == REN_OPTIMIZER_SGD ? 1 : 2;
-    ren__tensor_desc flat = ren__emit_vector_desc(bytes / sizeof(float));
-    ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
-    ren__tensor_desc control = ren__emit_bytes_desc(sizeof(ren__control));
-    ren__task t = update_task("update");
-    t.op.kind = kinds[u->t->optimizer];
-    t.cost = 4 * bytes;
-    ren__emit_read(&t, 0, u->d->grad_root, &flat);
-    ren__emit_read(&t, 1, u->d->control, &control);
-    ren__emit_read(&t, 2, u->state, &state);
-    ren__emit_read(&t, 3, u->d->params, &flat);
-    ren__emit_write(&t, 3, u->d->params, &flat);
-    for (uint32_t i = 0; i < moments; i++) {
-        ren__emit_read(&t, 4 + i, u->moment[i], &flat);
-        ren__emit_write(&t, 4 + i, u->moment[i], &flat);
-        t.operand_offset[4 + i] = from;
-    }
-    t.operand_offset[0] = from;
-    t.operand_offset[3] = from;
-    ren__task_graph_add(u->g, &t);
-}
-
-/* Runs of neighbouring parameters that the loss depends on: optimizer launches for the trained
- * ones, copies for the statistics. Index order is region order inside each of the two. */
-static void add_runs(update *u, uint32_t statistics)
-{
-    const ren_model *m = u->t->model;
-    uint64_t from = 0;
-    uint64_t end = 0;
-    for (uint32_t i = 0; i <= m->param_count; i++) {
-        const ren__param *p = i < m->param_count ? m->params[i] : NULL;
-        if (p && p->is_statistic != statistics) {
-            continue;
-        }
-        uint32_t used = p && u->d->param_used[i];
-        if (used && end > from && p->offset == end) {
-            end += align_up(p->bytes);
-            continue;
-        }
-        if (end > from && statistics) {
-            add_copy(u, "statistics", u->d->params, from, u->d->statistics, from - m->trained_bytes,
-                     end - from);
-        } else if (end > from) {
-            add_optimizer(u, from, end - from);
-        }
-        from = used ? p->offset : 0;
-        end = used ? from + align_up(p->bytes) : 0;
-    }
-}
-
-static void add_update(update *u)
-{
-    const ren_model *m = u->t->model;
-    u->state = ren__task_graph_value(u->g, "state", REN__VALUE_FIXED, sizeof(ren__state));
-    for (uint32_t i = 0; i < 2; i++) {
-        u->moment[i] = REN__NO_VALUE;
-        if (u->t->moment[i]) {
-            u->moment[i] =
-                ren__task_graph_value(u->g, "moment", REN__VALUE_FIXED, m->trained_bytes);
-        }
-    }
-    add_copy(u, "loss", u->state, offsetof(ren__state, loss), u->d->values[u->t->loss], 0,
-             sizeof(float));
-    if (u->t->clips && m->trained_bytes) {
-        add_check(u);
-    }
-    add_advance(u);
-    add_runs(u, 0);
-    add_runs(u, 1);
 }
 
 /* ------------------------------------------------------------------ plans */
@@ -176,41 +32,47 @@ static void add_update(update *u)
 static void drop_plan(ren_trainer *t, ren__step_plan *sp)
 {
     const ren__host_allocator *a = t->model->allocator;
-    ren__replay_deinit(&sp->replay); /* graphs hold the plan's operations */
-    ren__plan_destroy(sp->plan);
-    ren__host_free(a, sp->externals, sp->external_count, sizeof sp->externals[0]);
-    ren__host_free(a, sp->input_values, t->input_count, sizeof sp->input_values[0]);
+    for (uint32_t i = 0; i < REN__STEP_PHASES; i++) {
+        ren__phase_plan *pp = &sp->phase[i];
+        ren__replay_deinit(&pp->replay); /* graphs hold the plan's operations */
+        ren__plan_destroy(pp->plan);
+        ren__host_free(a, pp->externals, pp->external_count, sizeof pp->externals[0]);
+        ren__host_free(a, pp->input_values, t->input_count, sizeof pp->input_values[0]);
+    }
+    ren__host_free(a, sp->frozen, t->param_count, 1);
     memset(sp, 0, sizeof *sp);
 }
 
-static ren_status resolve_plan(ren_trainer *t, ren__step_plan *sp, const update *u, ren_error *err)
+static void fix(void **fixed, uint32_t value, void *address)
+{
+    if (value != REN__NO_VALUE) {
+        fixed[value] = address;
+    }
+}
+
+static ren_status resolve_plan(ren_trainer *t, ren__phase_plan *pp, const ren__step_update *u,
+                               ren_error *err)
 {
     const ren_model *m = t->model;
     /* fixed[] has the shape of externals[], which is not in use yet. */
-    void **fixed = sp->externals;
-    if (u->d->params != REN__NO_VALUE) {
-        fixed[u->d->params] = m->region.ptr;
+    void **fixed = pp->externals;
+    fix(fixed, u->d->params, m->region.ptr);
+    fix(fixed, u->d->grad_root, t->grads);
+    if (t->window == 1) {
+        fix(fixed, u->d->statistics, t->statistics[0]);
     }
-    if (u->d->grad_root != REN__NO_VALUE) {
-        fixed[u->d->grad_root] = t->grads;
-    }
-    if (u->d->statistics != REN__NO_VALUE) {
-        fixed[u->d->statistics] = t->statistics;
-    }
-    fixed[u->state] = t->state;
-    for (uint32_t i = 0; i < 2; i++) {
-        if (u->moment[i] != REN__NO_VALUE) {
-            fixed[u->moment[i]] = t->moment[i];
-        }
-    }
-    ren_status status = ren__plan_resolve(sp->plan, t->rt, fixed, err);
-    memset(fixed, 0, sp->external_count * sizeof fixed[0]);
-    ren__plan_need(sp->plan, sp->need);
+    fix(fixed, u->state, t->state);
+    fix(fixed, u->moment[0], t->moment[0]);
+    fix(fixed, u->moment[1], t->moment[1]);
+    fix(fixed, u->average, m->averages.ptr);
+    fix(fixed, u->counts, t->counts);
+    ren_status status = ren__plan_resolve(pp->plan, t->rt, fixed, err);
+    memset(fixed, 0, pp->external_count * sizeof fixed[0]);
     return status;
 }
 
-static ren_status build_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch, ren__diff *d,
-                             ren__task_graph *g, ren_error *err)
+static ren_status build_plan(ren_trainer *t, const ren__step_plan *sp, ren__phase_plan *pp,
+                             ren__diff *d, ren__task_graph *g, ren_error *err)
 {
     const ren__host_allocator *a = t->model->allocator;
     ren__plan_config config = {.policy = REN__POLICY_GREEDY,
@@ -220,30 +82,35 @@ static ren_status build_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch,
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
         config.lane_of[i] = ren__runtime_lane(t->rt, (ren_stream)i);
     }
-    update u = {.t = t, .d = d, .g = g};
-    ren__diff_emit(d, g, batch);
-    add_update(&u);
-    ren_status status = ren__plan_build(g, &config, a, &sp->plan, err);
+    ren__step_update u = {.t = t, .d = d, .g = g, .counted = sp->counted};
+    ren__diff_emit(d, g, sp->batch);
+    ren__update_emit(&u);
+    ren_status status = ren__plan_build(g, &config, a, &pp->plan, err);
     if (status != REN_OK) {
         return status;
     }
     ren__plan_counts counts;
-    ren__plan_get_counts(sp->plan, &counts);
-    sp->external_count = counts.values;
-    sp->externals = ren__host_calloc(a, sp->external_count, sizeof sp->externals[0]);
-    sp->input_values = ren__host_calloc(a, t->input_count, sizeof sp->input_values[0]);
-    if (!sp->externals || !sp->input_values) {
+    ren__plan_get_counts(pp->plan, &counts);
+    pp->external_count = counts.values;
+    pp->externals = ren__host_calloc(a, pp->external_count, sizeof pp->externals[0]);
+    pp->input_values = ren__host_calloc(a, t->input_count, sizeof pp->input_values[0]);
+    if (!pp->externals || !pp->input_values) {
         return REN__FAIL(err, REN_ERR_NO_MEMORY, "no host memory for a plan");
     }
     for (uint32_t i = 0; i < t->input_count; i++) {
-        sp->input_values[i] = d->values[t->inputs[i].node];
+        pp->input_values[i] = d->values[t->inputs[i].node];
     }
-    sp->control_value = d->control;
-    ren__replay_init(&sp->replay, t->rt, sp->plan);
-    return resolve_plan(t, sp, &u, err);
+    pp->control_value = d->control;
+    pp->sum_in = u.sum_in;
+    pp->sum_out = u.sum_out;
+    pp->statistics_in = d->statistics_in;
+    pp->statistics_out = t->window == 1 ? REN__NO_VALUE : d->statistics;
+    ren__replay_init(&pp->replay, t->rt, pp->plan);
+    return resolve_plan(t, pp, &u, err);
 }
 
-static ren_status make_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch, ren_error *err)
+static ren_status make_phase(ren_trainer *t, ren__step_plan *sp, ren__phase_plan *pp,
+                             ren__phase phase, ren_error *err)
 {
     ren__diff d;
     ren__task_graph *g = NULL;
@@ -251,28 +118,82 @@ static ren_status make_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch, 
     if (status != REN_OK) {
         return status;
     }
+    d.phase = phase;
+    ren__diff_freeze(&d, sp->frozen);
     status = ren__task_graph_create(t->model->allocator, &g);
-    if (status != REN_OK) {
-        ren__diff_deinit(&d);
-        return REN__FAIL(err, status, "no host memory for a task graph");
+    if (status == REN_OK) {
+        status = build_plan(t, sp, pp, &d, g, err);
+    } else {
+        (void)REN__FAIL(err, status, "no host memory for a task graph");
     }
-    status = build_plan(t, sp, batch, &d, g, err);
     ren__task_graph_destroy(g);
     ren__diff_deinit(&d);
-    if (status != REN_OK) {
-        drop_plan(t, sp);
-        return status;
+    return status;
+}
+
+static ren_status make_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch, ren_error *err)
+{
+    static const ren__phase phases[REN__STEP_PHASES] = {REN__PHASE_FIRST, REN__PHASE_MIDDLE,
+                                                        REN__PHASE_LAST};
+    ren_status status = REN_OK;
+    sp->counted = t->counts_wanted;
+    sp->frozen = ren__host_calloc(t->model->allocator, t->param_count, 1);
+    if (t->param_count && !sp->frozen) {
+        return REN__FAIL(err, REN_ERR_NO_MEMORY, "no host memory for a plan");
+    }
+    if (t->param_count) {
+        memcpy(sp->frozen, t->frozen, t->param_count);
     }
     sp->batch = batch;
-    return REN_OK;
+    for (uint32_t i = 0; i < REN__STEP_PHASES && status == REN_OK; i++) {
+        uint32_t exists =
+            phases[i] == REN__PHASE_LAST || t->window > (phases[i] == REN__PHASE_FIRST ? 1u : 2u);
+        if (exists) {
+            uint32_t need[REN_STREAM_COUNT];
+            status =
+                make_phase(t, sp, &sp->phase[i], t->window == 1 ? REN__PHASE_ONLY : phases[i], err);
+            if (status == REN_OK) {
+                ren__plan_need(sp->phase[i].plan, need);
+            }
+            for (uint32_t k = 0; k < REN_STREAM_COUNT && status == REN_OK; k++) {
+                sp->need[k] = need[k] > sp->need[k] ? need[k] : sp->need[k];
+            }
+        }
+    }
+    if (status != REN_OK) {
+        drop_plan(t, sp);
+    }
+    return status;
+}
+
+/* What is frozen now, when that has changed. */
+static void look_at_frozen(ren_trainer *t)
+{
+    ren_model *m = t->model;
+    /* acquire: pairs with ren__model_set_frozen. */
+    uint64_t version = atomic_load_explicit(&m->frozen_version, memory_order_acquire);
+    if (version == t->frozen_seen) {
+        return;
+    }
+    uint32_t any = 0;
+    ren__chain_lock(&m->chain);
+    t->frozen_seen = atomic_load_explicit(&m->frozen_version, memory_order_relaxed);
+    for (uint32_t i = 0; i < t->param_count; i++) {
+        t->frozen[i] = (uint8_t)m->params[i]->frozen;
+        any |= m->params[i]->frozen;
+    }
+    ren__chain_unlock(&m->chain);
+    t->counts_wanted |= any && t->counts;
 }
 
 ren_status ren__trainer_plan(ren_trainer *t, uint32_t batch, ren__step_plan **out, ren_error *err)
 {
     ren__step_plan *victim = NULL;
+    look_at_frozen(t);
     for (uint32_t i = 0; i < REN__STEP_PLANS; i++) {
         ren__step_plan *sp = &t->plans[i];
-        if (sp->batch == batch) {
+        if (sp->batch == batch && sp->counted == t->counts_wanted &&
+            (t->param_count == 0 || memcmp(sp->frozen, t->frozen, t->param_count) == 0)) {
             *out = sp;
             return REN_OK;
         }
@@ -343,13 +264,17 @@ static ren_status take_device_memory(ren_trainer *t, ren_error *err)
 {
     const ren_model *m = t->model;
     uint64_t statistics_bytes = m->region_bytes - m->trained_bytes;
-    uint32_t moments = t->optimizer == REN_OPTIMIZER_SGD ? 1 : 2;
+    uint32_t is_adam = t->optimizer == REN_OPTIMIZER_ADAM || t->optimizer == REN_OPTIMIZER_ADAMW;
+    uint32_t moments = is_adam ? 2 : 1;
+    uint64_t counts_bytes = is_adam ? t->param_count * sizeof(uint64_t) : 0;
+    uint32_t places = t->window > 1 ? REN__INPUT_SLOTS : 1;
+    uint32_t sums = t->window > 1 ? REN__INPUT_SLOTS : 0;
     uint64_t inputs = 0;
     for (uint32_t i = 0; i < t->input_count; i++) {
         inputs += REN__INPUT_SLOTS * align_up(t->inputs[i].bytes);
     }
-    t->zeroed_bytes = align_up(sizeof(ren__state)) + (1 + moments) * m->trained_bytes +
-                      align_up(statistics_bytes);
+    t->zeroed_bytes = align_up(sizeof(ren__state)) + (1 + moments + sums) * m->trained_bytes +
+                      align_up(counts_bytes) + places * align_up(statistics_bytes);
     uint64_t bytes = inputs + REN__INPUT_SLOTS * align_up(sizeof(ren__control)) + t->zeroed_bytes;
     ren_status status = ren__region_alloc(t->rt, bytes, &t->region);
     if (status != REN_OK) {
@@ -365,9 +290,17 @@ static ren_status take_device_memory(ren_trainer *t, ren_error *err)
     }
     t->state = take(&at, sizeof(ren__state));
     t->grads = take(&at, m->trained_bytes);
-    t->statistics = take(&at, statistics_bytes);
     for (uint32_t i = 0; i < moments && m->trained_bytes; i++) {
         t->moment[i] = take(&at, m->trained_bytes);
+    }
+    if (counts_bytes) {
+        t->counts = take(&at, counts_bytes);
+    }
+    for (uint32_t i = 0; i < places; i++) {
+        t->statistics[i] = take(&at, statistics_bytes);
+    }
+    for (uint32_t i = 0; i < sums; i++) {
+        t->sum[i] = take(&at, m->trained_bytes);
     }
     return REN_OK;
 }
@@ -377,7 +310,7 @@ static ren_status take_host_memory(ren_trainer *t, ren_error *err)
     const ren__host_allocator *a = t->model->allocator;
     const ren__staging_upstream upstream = {pinned_alloc, pinned_free, t};
     size_t pairs = (size_t)REN__STEPS * t->input_count;
-    uint64_t block = 3 * REN__ALIGN; /* control, result, applied */
+    uint64_t block = 2 * REN__ALIGN; /* control, result */
     void *pinned = NULL;
     for (uint32_t i = 0; !t->model->caps.pageable_copies && i < t->input_count; i++) {
         t->stage_bytes += align_up(t->inputs[i].bytes);
@@ -385,8 +318,11 @@ static ren_status take_host_memory(ren_trainer *t, ren_error *err)
     t->sources = ren__host_calloc(a, pairs, sizeof t->sources[0]);
     t->staged = ren__host_calloc(a, pairs, sizeof t->staged[0]);
     t->stage_copies = ren__host_calloc(a, pairs, sizeof t->stage_copies[0]);
-    t->pinned_bytes = REN__STEPS * (block + t->stage_bytes);
-    ren_status status = t->sources && t->staged && t->stage_copies ? REN_OK : REN_ERR_NO_MEMORY;
+    t->frozen = ren__host_calloc(a, t->param_count, 1);
+    t->pinned_bytes = REN__ALIGN + REN__STEPS * (block + t->stage_bytes);
+    ren_status status = t->sources && t->staged && t->stage_copies && (t->frozen || !t->param_count)
+                            ? REN_OK
+                            : REN_ERR_NO_MEMORY;
     if (status == REN_OK) {
         status = pinned_alloc(t, t->pinned_bytes, &pinned);
         t->pinned = pinned;
@@ -398,13 +334,14 @@ static ren_status take_host_memory(ren_trainer *t, ren_error *err)
     if (status != REN_OK) {
         return REN__FAIL(err, status, "no host memory for a trainer");
     }
+    t->spare = (ren__state *)(void *)t->pinned;
+    t->known = t->spare;
     for (uint32_t i = 0; i < REN__STEPS; i++) {
         ren__step *step = &t->steps[i];
-        unsigned char *at = t->pinned + i * (block + t->stage_bytes);
+        unsigned char *at = t->pinned + REN__ALIGN + i * (block + t->stage_bytes);
         step->trainer = t;
         step->control = (ren__control *)(void *)at;
         step->result = (ren__state *)(void *)(at + REN__ALIGN);
-        step->applied = (uint64_t *)(void *)(at + 2 * REN__ALIGN);
         step->stage_memory = at + block;
         step->source = t->sources + (size_t)i * t->input_count;
         step->staged = t->staged + (size_t)i * t->input_count;
@@ -448,7 +385,7 @@ static ren_status setup_issue(void *self, ren__submit *s)
     uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
     ren_status status = api->fill(dev, lane, t->state, 0, t->zeroed_bytes);
     if (status == REN_OK) {
-        status = api->copy(dev, lane, t->state, t->steps[0].result, sizeof(ren__state));
+        status = api->copy(dev, lane, t->state, t->spare, sizeof(ren__state));
     }
     ren__chain_issued(&t->model->chain, v->seq);
     return status;
@@ -469,8 +406,8 @@ static ren_status run_setup(ren_trainer *t, ren_error *err)
     ren_job job;
     setup v = {.t = t};
     ren__chain_post post = {.seq = &v.seq, .deliver = REN_DELIVER_NONE};
-    memset(t->steps[0].result, 0, sizeof(ren__state));
-    t->steps[0].result->loss_scale = 1.0f;
+    memset(t->spare, 0, sizeof *t->spare);
+    t->spare->loss_scale = 1.0f;
     post.work.issue = setup_issue;
     post.work.finish = setup_finish;
     post.work.self = &v;
@@ -493,17 +430,8 @@ static ren_status run_setup(ren_trainer *t, ren_error *err)
 /* What this version does not do yet, by name. */
 static ren_status check_supported(const ren_trainer_config *c, ren_error *err)
 {
-    if (c->optimizer == REN_OPTIMIZER_LARS) {
-        return REN__FAIL(err, REN_ERR_UNSUPPORTED, "optimizer LARS is not there yet");
-    }
     if (c->precision != REN_PRECISION_F32) {
         return REN__FAIL(err, REN_ERR_UNSUPPORTED, "mixed precision is not there yet");
-    }
-    if (c->ema_decay != 0.0f) {
-        return REN__FAIL(err, REN_ERR_UNSUPPORTED, "ema_decay is not there yet");
-    }
-    if (c->accumulate_steps > 1) {
-        return REN__FAIL(err, REN_ERR_UNSUPPORTED, "accumulate_steps is not there yet");
     }
     return REN_OK;
 }
@@ -530,6 +458,10 @@ static ren_status check_scalars(const ren_trainer_config *c, ren_error *err)
     }
     if (c->clip_norm < 0.0f) {
         return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "clip_norm is negative");
+    }
+    if (c->ema_decay < 0.0f || c->ema_decay >= 1.0f) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "ema_decay %g is not in [0, 1)",
+                         (double)c->ema_decay);
     }
     return REN_OK;
 }
@@ -574,6 +506,7 @@ static void free_trainer(ren_trainer *t)
         pinned_free(t, t->pinned, t->pinned_bytes);
     }
     ren__region_free(t->rt, &t->region);
+    ren__host_free(a, t->frozen, t->param_count, 1);
     ren__host_free(a, t->stage_copies, pairs, sizeof t->stage_copies[0]);
     ren__host_free(a, t->staged, pairs, sizeof t->staged[0]);
     ren__host_free(a, t->sources, pairs, sizeof t->sources[0]);
@@ -593,6 +526,10 @@ static ren_status fill_trainer(ren_trainer *t, ren_error *err)
     if (status == REN_OK) {
         status = ren__model_place(t->model, err);
     }
+    if (status == REN_OK && t->averages) {
+        status = ren__model_average(t->model, err);
+    }
+    t->param_count = t->model->param_count;
     if (status == REN_OK) {
         status = take_device_memory(t, err);
     }
@@ -640,6 +577,9 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
     t->loss = node;
     t->optimizer = config->optimizer;
     t->clips = config->clip_norm > 0.0f;
+    t->checks = t->clips;
+    t->averages = config->ema_decay > 0.0f;
+    t->window = config->accumulate_steps ? config->accumulate_steps : 1;
     t->next_index = 1;
     set_scalars(t, config);
     ren_status status = fill_trainer(t, err);

@@ -231,6 +231,7 @@ static const build_fn builders[REN__OP_KINDS] = {
     [REN__OP_LARS] = ren__cpu_build_optimizer,
     [REN__OP_EMA] = ren__cpu_build_optimizer,
     [REN__OP_CAST] = ren__cpu_build_cast,
+    [REN__OP_COMMIT] = ren__cpu_build_commit,
 };
 
 /* ------------------------------------------------------------------ create, run, destroy */

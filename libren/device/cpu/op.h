@@ -118,5 +118,6 @@ ren_status ren__cpu_build_cross_entropy(ren__cpu_build *b);
 ren_status ren__cpu_build_regression(ren__cpu_build *b); /* mse and huber */
 ren_status ren__cpu_build_check(ren__cpu_build *b);      /* check and advance */
 ren_status ren__cpu_build_optimizer(ren__cpu_build *b);  /* sgd, adam, adamw, lars, ema */
+ren_status ren__cpu_build_commit(ren__cpu_build *b);
 
 #endif

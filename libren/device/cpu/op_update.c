@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/device/cpu/op_update.c - what runs on UPDATE: the gradient check, the step count, the
- * optimizers and the moving average.
+ * optimizers, the moving average, and the commit of what was staged.
  *
  * Purpose   The update rules are PyTorch's; LARS is You, Gitman and Ginsburg 2017 in the form that
  *           ren.h states. Scalars come from the step's control block and what the device carries
@@ -231,7 +231,9 @@ static void adam(const ren__op *op, void *const *operands, unsigned char *worksp
     if (state->found_inf) {
         return;
     }
-    const double t = (double)(state->applied ? state->applied : 1u);
+    uint64_t *count = ren__cpu_has(&op->desc, 6) ? operands[6] : NULL;
+    const uint64_t updates = count ? ++*count : state->applied;
+    const double t = (double)(updates ? updates : 1u);
     const double bias1 = 1.0 - pow((double)c->beta1, t);
     const double bias2 = 1.0 - pow((double)c->beta2, t);
     const scalars s = {.factor = (float)gradient_factor(op, c, state),
@@ -311,6 +313,24 @@ static void ema(const ren__op *op, void *const *operands, unsigned char *workspa
     for (size_t i = 0; i < n; i++) {
         average[i] = keep * average[i] + take * p[i];
     }
+}
+
+static void commit(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const ren__state *state = operands[1];
+    (void)workspace;
+    if (!state->found_inf) {
+        memcpy(operands[2], operands[0], (size_t)ren__tensor_bytes(&op->desc.operand[0]));
+    }
+}
+
+ren_status ren__cpu_build_commit(ren__cpu_build *b)
+{
+    const uint64_t elements = ren__tensor_elements(&b->desc->operand[0]);
+    REN__TRY(ren__cpu_expect_elements(b, 0, elements));
+    REN__TRY(ren__cpu_expect_elements(b, 2, elements));
+    b->op->after = commit;
+    return REN_OK;
 }
 
 ren_status ren__cpu_build_optimizer(ren__cpu_build *b)

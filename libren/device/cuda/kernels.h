@@ -127,7 +127,7 @@ typedef struct ren__update {
     const float *gradient;
     const ren__control *control;
     ren__state *state;
-    float *parameter; /* EMA: the average; its `gradient` is the parameter. COMMIT: the same way */
+    float *parameter; /* EMA: the average; its `gradient` is the parameter. COMMIT: the same */
     float *first;     /* velocity or first moment */
     float *second;    /* second moment */
     uint64_t *count;  /* Adam's own count of updates; may be NULL */
