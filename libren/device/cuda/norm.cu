@@ -127,7 +127,7 @@ static __device__ __forceinline__ moments merge(moments a, moments b)
     if (b.count == 0.0f) {
         return a;
     }
-    m.count = a.count + b.count + 1.0f;
+    m.count = a.count + b.count;
     m.mean = a.mean + difference * (b.count / m.count);
     m.squares = a.squares + b.squares + difference * difference * (a.count * (b.count / m.count));
     return m;
