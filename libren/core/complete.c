@@ -197,8 +197,9 @@ static ren_status work_on_host(ren_runtime *rt, ren__slot *slot)
         slot->as.host.fn(slot->as.host.user);
         return REN_OK;
     }
-    status = rt->api->copy_now(rt->dev, ren__location_address(rt, &slot->as.copy.dst),
-                               ren__location_address(rt, &slot->as.copy.src), slot->as.copy.bytes);
+    /* Both sides are addresses by now. */
+    status = rt->api->copy_now(rt->dev, slot->as.copy.dst.host, slot->as.copy.src.host,
+                               slot->as.copy.bytes);
     if (status == REN_ERR_DEVICE_LOST) {
         ren_error err;
         memset(&err, 0, sizeof err);

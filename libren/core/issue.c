@@ -85,7 +85,7 @@ static void note_uses(ren_runtime *rt, ren__lane *lane, const ren__slot *slot, b
     }
 }
 
-void *ren__location_address(ren_runtime *rt, const ren_location *location)
+static void *address(ren_runtime *rt, const ren_location *location)
 {
     if (location->buffer.id) {
         uint32_t index = (uint32_t)location->buffer.id & 0x3fffffu;
@@ -138,17 +138,28 @@ static ren_status enqueue_work(ren_runtime *rt, ren__slot *slot)
     return status;
 }
 
+/* The address now: once the pins are gone, a freed buffer's entry may be another buffer's. */
+static void settle_location(ren_runtime *rt, ren_location *location)
+{
+    location->host = address(rt, location);
+    location->buffer.id = 0;
+}
+
 static ren_status enqueue(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
 {
     if (slot->on_host) {
+        if (slot->kind == REN_JOB_COPY) {
+            settle_location(rt, &slot->as.copy.dst);
+            settle_location(rt, &slot->as.copy.src);
+        }
         return REN_OK; /* nothing for the lane */
     }
     switch (slot->kind) {
     case REN_JOB_COPY:
-        return rt->api->copy(rt->dev, lane->index, ren__location_address(rt, &slot->as.copy.dst),
-                             ren__location_address(rt, &slot->as.copy.src), slot->as.copy.bytes);
+        return rt->api->copy(rt->dev, lane->index, address(rt, &slot->as.copy.dst),
+                             address(rt, &slot->as.copy.src), slot->as.copy.bytes);
     case REN_JOB_FILL:
-        return rt->api->fill(rt->dev, lane->index, ren__location_address(rt, &slot->as.fill.dst),
+        return rt->api->fill(rt->dev, lane->index, address(rt, &slot->as.fill.dst),
                              slot->as.fill.value, slot->as.fill.bytes);
     case REN_JOB_DEVICE:
         return enqueue_device(rt, lane, slot);

@@ -430,7 +430,6 @@ ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane);
 bool ren__lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands);
 
 /* issue.c: enqueue one job whose waits are met */
-void *ren__location_address(ren_runtime *rt, const ren_location *location);
 ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot);
 
 /* complete.c */

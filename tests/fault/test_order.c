@@ -367,6 +367,44 @@ static void test_wait_for_a_barrier_behind_a_host_job(void)
     (void)sem_destroy(&flag.gate);
 }
 
+/* A copy that a completion thread makes, after its buffer was freed and the buffer's entry given to
+ * another: it goes to the memory that was the buffer's when it was issued. Fails when the address
+ * is looked up when the copy is made. */
+static void test_host_copy_into_a_buffer_freed_meanwhile(void)
+{
+    static unsigned char bytes[BYTES];
+    ren_buffer first;
+    ren_buffer second;
+    ren_job_desc d;
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        ren_test_skip("only the CPU device can be told that host memory is not pinned");
+        return;
+    }
+    memset(bytes, 5, sizeof bytes);
+    ren_test_unpinned_next();
+    open_rt();
+    first = make_buffer(REN_STREAM_TRANS);
+    ren_test_hold(rt, REN_STREAM_TRANS);
+    d = make_fill(REN_STREAM_TRANS, first, 1);
+    (void)post(&d);
+    d = ren_job_desc_default();
+    d.kind = REN_JOB_COPY;
+    d.copy.dst.buffer = first;
+    d.copy.src.host = bytes;
+    d.copy.bytes = BYTES;
+    (void)post(&d);
+    settle(REN_STREAM_COMP_2);
+    CU_ASSERT_EQUAL(ren_buffer_free(rt, first), REN_OK);
+    second = make_buffer(REN_STREAM_COMP_1);
+    d = make_fill(REN_STREAM_COMP_1, second, 9);
+    (void)post(&d);
+    settle(REN_STREAM_COMP_2);
+    ren_test_release(rt, REN_STREAM_TRANS);
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
+    CU_ASSERT_EQUAL(read_first(second), 9);
+    close_rt();
+}
+
 /* ------------------------------------------------------------------ jobs that cannot be issued */
 
 /* A slow job reads a buffer; a fill of it on another stream is refused by the device; the buffer
@@ -673,6 +711,8 @@ int main(int argc, char **argv)
          test_buffer_order_behind_a_job_of_another_class},
         {"test_buffer_order_behind_a_host_job", test_buffer_order_behind_a_host_job},
         {"test_wait_for_a_barrier_behind_a_host_job", test_wait_for_a_barrier_behind_a_host_job},
+        {"test_host_copy_into_a_buffer_freed_meanwhile",
+         test_host_copy_into_a_buffer_freed_meanwhile},
         {"test_refused_command_keeps_the_buffers_history",
          test_refused_command_keeps_the_buffers_history},
         {"test_memory_of_a_refused_job_becomes_quiet", test_memory_of_a_refused_job_becomes_quiet},
