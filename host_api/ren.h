@@ -426,7 +426,7 @@ typedef struct ren_step_result {
     float loss;      /* of this step's batch, before the update */
     float grad_norm; /* global 2-norm before clipping; 0 unless clip_norm is set */
     float loss_scale;
-    uint32_t skipped; /* 1 = gradients held inf or NaN, nothing was changed */
+    uint32_t skipped; /* 1 = with clip_norm: gradients held inf or NaN, nothing was changed */
     ren_path path;
 } ren_step_result;
 

@@ -469,6 +469,52 @@ static void test_accumulation_with_failures(void)
     drop(&whole);
 }
 
+/* Steps that the device skips among steps that break off: Adam's count stays the number of steps
+ * that were applied. Fails when a broken step's count is put right from the steps posted. */
+static void test_count_with_failures_and_skips(void)
+{
+    ren_trainer_config c = ren_trainer_config_default();
+    float grads[LENGTH], now[LENGTH], want[LENGTH];
+    unsigned long long seed = 9;
+    uint32_t failed = 0;
+    heads h, good;
+    c.optimizer = REN_OPTIMIZER_ADAM;
+    c.clip_norm = 1e6f;
+    build(&good, 1);
+    build(&h, 1);
+    make_trainer(&good, &c);
+    make_trainer(&h, &c);
+    get(&h, "h0.weight", now);
+    set(&good, 0, now);
+    for (uint32_t s = 0; s < 60; s++) {
+        for (uint32_t k = 0; k < LENGTH; k++) {
+            grads[k] = (float)(ren_test_random(&seed) % 17u) - 8.0f;
+        }
+        if (s % 5 == 2) {
+            grads[s % LENGTH] = NAN;
+        }
+        if (s % 4 == 1) {
+            ren_test_fault(h.rt, "any", 1 + ren_test_random(&seed) % 24u, REN_ERR_DEVICE, 0);
+        }
+        net_result r = step_one(&h, grads);
+        ren_test_fault_clear(h.rt);
+        failed += r.status != REN_OK;
+        if (r.status == REN_OK) {
+            /* A result that could not be fetched says NaN for a good step as well. */
+            if (s % 5 != 2) {
+                CU_ASSERT_EQUAL(r.step.skipped, 0);
+                CU_ASSERT_EQUAL(step_one(&good, grads).step.skipped, 0);
+            }
+        }
+    }
+    CU_ASSERT(failed > 0);
+    get(&h, "h0.weight", now);
+    get(&good, "h0.weight", want);
+    CU_ASSERT_EQUAL(memcmp(now, want, sizeof now), 0);
+    drop(&h);
+    drop(&good);
+}
+
 /* Running statistics take in every batch of a window, in order, and appear with the update: as with
  * single steps at a rate of 0, bit for bit. */
 static void test_accumulation_statistics(void)
@@ -665,6 +711,7 @@ int main(int argc, char **argv)
         {"test_average_checkpoint", test_average_checkpoint},
         {"test_accumulation", test_accumulation},
         {"test_accumulation_with_failures", test_accumulation_with_failures},
+        {"test_count_with_failures_and_skips", test_count_with_failures_and_skips},
         {"test_accumulation_statistics", test_accumulation_statistics},
         {"test_frozen_adam", test_frozen_adam},
         {"test_frozen_norm_and_names", test_frozen_norm_and_names},
