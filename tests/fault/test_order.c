@@ -665,6 +665,11 @@ static void test_two_aborts_at_once(void)
             (void)post(&d);
         }
     }
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        while (atomic_load(&rt->lanes[l].published) == 0) {
+            (void)sched_yield(); /* until the device has some of them */
+        }
+    }
     for (int i = 0; i < 2; i++) {
         CU_ASSERT_EQUAL_FATAL(pthread_create(&threads[i], NULL, abort_rt, NULL), 0);
     }
