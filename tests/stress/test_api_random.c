@@ -545,6 +545,9 @@ static void make_program(program *p, unsigned long long seed)
     p->ops = 20 + draw(&dice, 150);
     p->ending = draw(&dice, 6);
     p->working = THREADS;
+    if (ren_test_device() == REN_DEVICE_CPU && draw(&dice, 4) == 0) {
+        ren_test_unpinned_next(); /* copies of host memory are made by completion threads */
+    }
     CU_ASSERT_EQUAL_FATAL(ren_runtime_create(&p->config, &p->rt, NULL), REN_OK);
     CU_ASSERT_EQUAL(ren_memory_reserve(p->rt, 1u << 16), REN_OK);
     for (uint32_t i = 0; i < SHARED; i++) {
