@@ -3,14 +3,14 @@
  *
  * The states of one plan, with two places A and B:
  *
- *             `after` steps in a row               captured, one place at a time
- *   queued  ------------------------->  capturing  ----------------------------->  graph
- *      ^                                    |                                        |
- *      |  another plan, an error            | capture failed                         | launch failed
- *      |                                    v                                        |
- *      +----- (run = 0)                   pause  <-----------------------------------+
- *                                           |  8, 16, 32, ... 1,024 steps task by task, then again
- *                                           +-->  capturing, or graph when there is one
+ *            `after` steps in a row             captured, a place at a time
+ *   queued ------------------------> capturing ---------------------------> graph
+ *      ^                                 |                                    |
+ *      |  another plan, an error         | capture failed                     | launch failed
+ *      |                                 v                                    |
+ *      +----- (run = 0)                pause <--------------------------------+
+ *                                        |  8, 16, 32, ... 1,024 steps task by task, then again
+ *                                        +--> capturing, or graph when there is one
  *
  * A step goes into the lanes once, whatever happens:
  *   capture   records and runs nothing. When it fails the same step goes task by task; when it

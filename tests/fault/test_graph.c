@@ -97,8 +97,8 @@ static fault_report run_with_fault(const run_spec *spec, const fault_case *fault
     return report;
 }
 
-/* Every call of a kind that a capture makes. What only a capture does, and commands inside it, never
- * cost a step; calls that the step makes around its plan may, but then it is not applied. */
+/* Every call of a kind that a capture makes. What only a capture does, and commands inside it,
+ * never cost a step; calls that the step makes around its plan may, but then it is not applied. */
 static void test_capture_fails_anywhere(void)
 {
     static const struct {

@@ -2,9 +2,9 @@
 /* tests/golden/test_optimizers.c - what a trainer does with gradients, against reference values.
  *
  * The gradients of the golden files reach the trainer as inputs: a layer y = W x with one unit
- * under a Huber loss whose target is far below has dL/dW = x, exactly. So whole steps, from the post
- * to the parameter that is read back, are held to the values that PyTorch (LARS, EMA: their formulas
- * in float64) gives for the same gradients.
+ * under a Huber loss whose target is far below has dL/dW = x, exactly. So whole steps, from the
+ * post to the parameter that is read back, are held to the values that PyTorch (LARS, EMA: their
+ * formulas in float64) gives for the same gradients.
  */
 #include "../../libren/graph/internal.h"
 #include "../../libren/train/trainer_state.h"

@@ -20,7 +20,10 @@ pack)
     names=
     for package in $packages; do
         case $package in
-        *'['*) package=$(apt-cache depends libdnnl-dev | sed -n 's/.*Depends: \(libdnnl[0-9.]*\)$/\1/p') ;;
+        *'['*)
+            package=$(apt-cache depends libdnnl-dev |
+                sed -n 's/.*Depends: \(libdnnl[0-9.]*\)$/\1/p')
+            ;;
         esac
         names="$names $package"
     done

@@ -289,7 +289,8 @@ static void upload(test_table *t, memory *m, const ren__tensor_desc *desc, const
                     REN_OK);
 }
 
-/* Copy down, look at the guards, and hand the contents over or compare them with the first run's. */
+/* Copy down, look at the guards, and hand the contents over or compare them with those of the
+ * first run. */
 static void download(test_table *t, memory *m, const ren__tensor_desc *desc, const test_operand *o,
                      ren__event *event, int first)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/gpu/table.h - a device table under test, and running one operation on it.
  *
- * Purpose   The tests of this folder talk to the table of device.h below the runtime. The CUDA table
- *           comes from the module that REN_TEST_MODULE names (build/test/libren_cuda.so without
- *           it), the CPU table from libren itself.
+ * Purpose   The tests of this folder talk to the table of device.h below the runtime. The CUDA
+ *           table comes from the module that REN_TEST_MODULE names (build/test/libren_cuda.so
+ *           without it), the CPU table from libren itself.
  * Checks    Every run of an operation poisons outputs, workspace and the bytes behind each operand
  *           first, runs twice and once more as a captured graph, and asserts that all three gave
  *           the same bits and that nothing behind an operand or the workspace was written.

@@ -2,8 +2,8 @@
 /* tests/gpu/test_cuda_fault.c - a real, sticky fault of the GPU.
  *
  * Proves    a kernel that writes to an unmapped address completes every outstanding job with
- *           REN_ERR_DEVICE_LOST and its text, wakes who waits, refuses later posts at once, lets the
- *           runtime be shut down, and leaves the process able to work on the CPU device.
+ *           REN_ERR_DEVICE_LOST and its text, wakes who waits, refuses later posts at once, lets
+ *           the runtime be shut down, and leaves the process able to work on the CPU device.
  * Fails     when a waiter sleeps on, a job completes twice or as done, or shutting down hangs.
  * Alone     the fault makes CUDA unusable for the rest of the process, so it is the only case.
  */

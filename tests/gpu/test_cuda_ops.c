@@ -651,8 +651,8 @@ static uint16_t half_of(const void *data, int64_t i)
     return value;
 }
 
-/* Both devices' own conversions must agree bit for bit on every kind of value, and going down and up
- * again must give what the half type can hold. */
+/* Both devices' own conversions must agree bit for bit on every kind of value, and going down and
+ * up again must give what the half type can hold. */
 static void test_cast_round_trip(void)
 {
     const float special[] = {0.0f,    -0.0f,   1.0f,     65504.0f, 65519.9f,  65520.0f,

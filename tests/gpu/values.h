@@ -5,7 +5,7 @@
 
 #include "table.h"
 
-/* Of a result in f32, in the 2-norm, relative; on the CPU device half of it (design, section 10). */
+/* Of a result in f32, in the 2-norm, relative; on the CPU device half of it. */
 #define TEST_TOLERANCE 2e-5
 
 /* Memory that values_free gives back all at once. */
@@ -23,9 +23,10 @@ typedef struct expected {
     const double *values;
 } expected;
 
-/* Run desc on the CUDA table, and on the CPU table where that accepts it. Each output must be within
- * tolerance of its reference on the CUDA table; and both tables within it of each other. `operands`
- * holds the inputs; outputs are added here from `outputs`, which ends with values = NULL. */
+/* Run desc on the CUDA table, and on the CPU table where that accepts it. Each output must be
+ * within tolerance of its reference on the CUDA table; and both tables within it of each other.
+ * `operands` holds the inputs; outputs are added here from `outputs`, which ends with a row
+ * whose values are NULL. */
 void values_check(const char *what, const ren__op_desc *desc, test_operand *operands,
                   const expected *outputs, uint32_t misalign, double tolerance);
 

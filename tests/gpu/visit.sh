@@ -61,6 +61,8 @@ export REN_TEST_MODULE="$(pwd)/build/test/libren_cuda.so"
 ops=build/test/tests/gpu/test_cuda_ops
 train=build/test/tests/gpu/test_cuda_train
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+check="$sanitizer --error-exitcode 9 --print-limit 20"
+check="$sanitizer --error-exitcode 9 --print-limit 20 --tool"
 
 part info 20 "nvidia-smi; nvcc --version || /usr/local/cuda/bin/nvcc --version; gcc --version;
     uname -a; cat /etc/os-release; ls -l /usr/include/cudnn*.h /usr/local/cuda/lib64/libcudnn*;
@@ -77,16 +79,17 @@ part test 230 "REN_TEST_DEVICE=cuda TEST_JOBS=4 TEST_TIMEOUT=${TEST_TIMEOUT:-75}
         build/test/tests/gpu build/test/tests/stress -type f -name 'test_*' -perm -u+x | sort)"
 part bench 60 "build/release/tests/gpu/bench_device --module build/release/libren_cuda.so \
     --machine ${machine:-gpu} --driver '$driver' --commit ${COMMIT:-unknown} --dir $OUT"
-part demo 60 "make EXTRA_CFLAGS=-Wno-error CUDA_ARCHS=\"$ARCHS\" FLAVOUR=release demo-run DEVICE=cuda"
+part demo 60 "make EXTRA_CFLAGS=-Wno-error CUDA_ARCHS=\"$ARCHS\" FLAVOUR=release demo-run \
+    DEVICE=cuda"
 part memcheck 150 "for p in $train $ops; do
-    $sanitizer --tool memcheck --error-exitcode 9 --print-limit 20 \$p || echo \"\$p: exit \$?\";
+    $check --tool memcheck \$p || echo \"\$p: exit \$?\";
     done"
 part racecheck 90 "for c in bias_grad batch_norm global; do
-    $sanitizer --tool racecheck --error-exitcode 9 --print-limit 20 $ops \$c || echo \"\$c: exit \$?\";
+    $check --tool racecheck $ops \$c || echo \"\$c: exit \$?\";
     done;
-    $sanitizer --tool racecheck --error-exitcode 9 --print-limit 20 $train || echo \"train: exit \$?\""
+    $check --tool racecheck $train || echo \"train: exit \$?\""
 part sanitize 200 "for tool in initcheck synccheck; do for p in $train $ops; do
-    $sanitizer --tool \$tool --error-exitcode 9 --print-limit 20 \$p || echo \"\$tool \$p: exit \$?\";
+    $check --tool \$tool \$p || echo \"\$tool \$p: exit \$?\";
     done; done"
 
 printf '%s\n' "$summary" | tee "$OUT/summary.log"

@@ -8,8 +8,8 @@
  *           order, is a matrix product (Winograd and FFT lose digits that f32 should keep), fits
  *           into CONV_WORKSPACE, and whose workspace the library can name. Without `deterministic`
  *           a sum in any order will do when there is no other.
- * Fallback  Where cuDNN has no such algorithm for a shape, the direct kernels of conv.cu compute it:
- *           slower, for any shape, with no workspace. A call that is refused only at its first
+ * Fallback  Where cuDNN has no such algorithm for a shape, the direct kernels of conv.cu compute
+ *           it: slower, for any shape, with no workspace. A call that is refused only at its first
  *           launch changes the operation over for good; a refusal enqueues nothing, so the launch
  *           is still done once, and it depends on the shape alone.
  * Numbers   f32 is computed in f32 (CUDNN_FMA_MATH, never TF32); f16 and bf16 accumulate in f32.

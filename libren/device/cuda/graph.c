@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/device/cuda/graph.c - recording the commands of several lanes and launching them at once.
  *
- * Purpose   A capture begins on one stream; others join by waiting for its events and must be joined
- *           back before it ends. Relaxed mode: calls of other threads, the host's included, neither
- *           fail because of the capture nor break it, unless they touch the captured streams.
+ * Purpose   A capture begins on one stream; others join by waiting for its events and must be
+ *           joined back before it ends. Relaxed mode: calls of other threads, the host's included,
+ *           neither fail because of the capture nor break it, unless they touch the captured
+ *           streams.
  * Threads   the submitter; destroy: any.
- * Failure   A capture that was broken is still ended, which takes all its streams out of capture, so
- *           they can be used again; what was captured is dropped.
+ * Failure   A capture that was broken is still ended, which takes all its streams out of capture,
+ *           so they can be used again; what was captured is dropped.
  * Memory    A ren__graph is a cudaGraphExec_t under another name; the template it was made from is
  *           destroyed at once.
  */

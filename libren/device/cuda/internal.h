@@ -9,8 +9,8 @@
  *           the thread is put into relaxed capture mode, and both are put back on the way out. So a
  *           host thread finds its context, and a capture of its own, as it left them.
  * Errors    The runtime's last-error variable belongs to this module's own static copy of the CUDA
- *           runtime. A host that uses CUDA too has another copy, so neither is blamed for the other.
- *           Within the module a failed call clears it, unless the error is sticky.
+ *           runtime. A host that uses CUDA too has another copy, so neither is blamed for the
+ *           other. Within the module a failed call clears it, unless the error is sticky.
  * Threads   `lost` is the only member that is written while the device is open and read without
  *           the lock.
  */

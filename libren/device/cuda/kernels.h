@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/device/cuda/kernels.h - the launchers of the module's own kernels.
  *
- * Purpose   What no library computes in the layout or with the rule that libren promises. A launcher
- *           picks grid and block, enqueues on `stream`, and returns the launch's error.
+ * Purpose   What no library computes in the layout or with the rule that libren promises. A
+ *           launcher picks grid and block, enqueues on `stream`, and returns the launch's error.
  * Order     No kernel adds floats with atomics: every sum has an order that depends on the shape
  *           alone, so results repeat bit for bit.
  * Memory    Where a sum is done in two passes, `partial` is scratch of the size that the function
@@ -69,7 +69,7 @@ cudaError_t ren__cuda_k_global_avg_forward(cudaStream_t stream, const float *x, 
 cudaError_t ren__cuda_k_global_avg_backward(cudaStream_t stream, const float *dy, float *dx,
                                             uint64_t batch, uint64_t pixels, uint64_t channels);
 
-/* ------------------------------------------------------------------ norm.cu: matrices [rows, channels] */
+/* ------------------------------------------------------------------ norm.cu: [rows, channels] */
 
 uint64_t ren__cuda_k_column_sum_scratch(uint64_t rows, uint64_t channels);
 cudaError_t ren__cuda_k_column_sum(cudaStream_t stream, const float *x, float *sums, uint64_t rows,

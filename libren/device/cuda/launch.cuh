@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/device/cuda/launch.cuh - what every kernel file needs.
  *
- * Purpose   One launch form: a kernel takes one struct by value, REN_LAUNCH passes it. Sums inside a
- *           block, and loads and stores of four floats at a time where the addresses allow it.
+ * Purpose   One launch form: a kernel takes one struct by value, REN_LAUNCH passes it. Sums inside
+ *           a block, and loads and stores of four floats at a time where the addresses allow it.
  * Order     ren__block_sum adds within each warp by halving distances, then over the warps in the
  *           same way: an order that depends on the block's size alone.
  */

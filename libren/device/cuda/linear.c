@@ -7,7 +7,8 @@
  *             forward      y^T[O,N]  = W[O,I]     x^T[I,N]    a = W transposed, b = x
  *             data         dx^T[I,N] = W^T[I,O]   dy^T[O,N]   a = W,            b = dy
  *             weight       dW^T[I,O] = x^T[I,N]   dy[N,O]     a = x,            b = dy transposed
- * Numbers   f32 is computed in f32 (CUBLAS_COMPUTE_32F, never TF32); f16 and bf16 accumulate in f32.
+ * Numbers   f32 is computed in f32 (CUBLAS_COMPUTE_32F, never TF32); f16 and bf16 accumulate in
+ *           f32.
  * Order     the algorithm is the library's first choice for the shape; with `deterministic` only
  *           those that do not split the sum over blocks.
  * Memory    the workspace that the algorithm wants, at most LINEAR_WORKSPACE.

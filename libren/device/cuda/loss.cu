@@ -6,9 +6,9 @@
  * Formula   Cross entropy with smoothing s over C classes, p = softmax(x):
  *             loss = -(1 - s) log p[label] - s / C sum_j log p[j]
  *             dx_j = (p_j - (1 - s) [j = label] - s / C) / N
- *           With m the largest logit, log sum exp(x) = m + log1p(sum of exp(x_j - m) over the others),
- *           so -log p[j] = (m - x_j) + log1p(...) keeps its digits for a confident label as well as
- *           for a hopeless one.
+ *           With m the largest logit, log sum exp(x) = m + log1p(sum of exp(x_j - m) over the
+ *           others), so -log p[j] = (m - x_j) + log1p(...) keeps its digits for a confident label
+ *           as well as for a hopeless one.
  *           A label outside 0..C-1 adds no loss and no gradient, and counts as a row of the mean.
  */
 #include "launch.cuh"

@@ -4,8 +4,8 @@
  * Purpose   The bias gradient, and batch norm's training, backward and inference passes. An NHWC
  *           tensor is a matrix of N H W rows and C channels.
  * Shape     A block covers 32 channels, one to a thread of a warp, so that loads coalesce, with 8
- *           warps on different rows. When that makes too few blocks the rows are split, and a second
- *           kernel joins the splits. Split count and bounds depend on the shape alone.
+ *           warps on different rows. When that makes too few blocks the rows are split, and a
+ *           second kernel joins the splits. Split count and bounds depend on the shape alone.
  * Numbers   Variances are not taken as the difference of two large sums: each thread sums x - k and
  *           (x - k)^2 with k its own first value, and mean and squared deviations are merged
  *           pairwise by the rule of Chan, Golub and LeVeque (1979).
@@ -323,8 +323,8 @@ static __global__ void backward_data_kernel(backward_params p)
 }
 
 /* The backward pass of a batch of few rows, from x itself and in double, as the CPU device does it:
- * xhat is close to 1 in size there, the bracket is what cancellation leaves, and a mean or rstd that
- * was rounded to f32 on the way would spoil it. One thread a channel. */
+ * xhat is close to 1 in size there, the bracket is what cancellation leaves, and a mean or rstd
+ * that was rounded to f32 on the way would spoil it. One thread a channel. */
 static __global__ void backward_of_few_kernel(backward_params p)
 {
     uint64_t c = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
