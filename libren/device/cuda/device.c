@@ -8,8 +8,8 @@
  * Memory    the device struct comes from the host's allocator; streams and handles from CUDA.
  * Context   With no context from the host the primary context is retained, which is the one that
  *           the CUDA runtime of the host uses too; it is released, never reset, at close.
- * Hang      No call can interrupt a thread that sleeps in cudaEventSynchronize. After abandon() such
- *           a thread sleeps on until the GPU answers, if it ever does; the core gives the thread up.
+ * Hang      No call can interrupt a thread that sleeps in cudaEventSynchronize. After abandon() it
+ *           sleeps on until the GPU answers, if it ever does; the core gives the thread up.
  *           close() sees it counted in `syncing` and then leaves the device's memory and streams
  *           behind, because that thread will touch them if it wakes.
  */
@@ -22,8 +22,9 @@
 #define OLDEST_MINOR 5
 #define FUNCTIONS_OF 12000u /* the version whose signatures ren__cuda_driver declares */
 
-/* Commands that one lane may hold before a launch may wait for room in the driver's queue. */
-#define LANE_COMMANDS 2048u
+/* Commands that one lane may hold. With 1,021 launches waiting on a stream the next one waited for
+ * room in the driver's queue (H200, driver 580). */
+#define LANE_COMMANDS 1000u
 
 /* ------------------------------------------------------------------ context */
 
