@@ -156,6 +156,22 @@ static void release_dependants(finisher *f, ren__slot *slot, uint32_t generation
     }
 }
 
+void ren__release_parked(ren_runtime *rt)
+{
+    for (uint32_t n = 0; n < REN__ROADS; n++) {
+        ren__road *road = atomic_load_explicit(&rt->roads[n], memory_order_acquire);
+        for (uint32_t i = 0; road && i < road->slot_count; i++) {
+            ren__slot *slot = &road->slots[i];
+            uint64_t head = atomic_load_explicit(&slot->dependants, memory_order_relaxed);
+            if ((uint32_t)head && (uint32_t)head != REN__DEP_CLOSED) {
+                finisher f;
+                finisher_init(&f, rt, REN__WORKER_ABORT);
+                release_dependants(&f, slot, (uint32_t)(head >> 32));
+            }
+        }
+    }
+}
+
 static void deliver(finisher *f, ren__slot *slot, ren_status status)
 {
     if (slot->deliver == REN_DELIVER_PUMP) {
@@ -236,8 +252,10 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
     f->failed += status < 0;
     f->cancelled += status == REN_CANCELLED;
     f->told = true;
-    if (slot->timeline_value) {
-        /* release: pairs with ren_timeline_value's acquire. One writer: the lane's claimer. */
+    if (slot->timeline_value >
+        atomic_load_explicit(&rt->timeline[slot->stream], memory_order_relaxed)) {
+        /* release: pairs with ren_timeline_value's acquire. One writer: the lane's claimer; two
+         * when an abort goes past a HOST job that runs, and then the value must not go back. */
         atomic_store_explicit(&rt->timeline[slot->stream], slot->timeline_value,
                               memory_order_release);
     }
@@ -283,7 +301,9 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
     atomic_store_explicit(&lane->completed_commands, commands, memory_order_relaxed);
     /* seq_cst: release for the submitter, which may now reuse the batch and the memory it touched;
      * and ordered before the load of wants_credit, see blocked_push. */
-    atomic_store_explicit(&lane->completed, seq, memory_order_seq_cst);
+    if (atomic_load_explicit(&lane->completed, memory_order_relaxed) < seq) {
+        atomic_store_explicit(&lane->completed, seq, memory_order_seq_cst);
+    } /* else an abort has finished later batches while this one's HOST job ran */
     if (atomic_load_explicit(&rt->wants_credit, memory_order_seq_cst)) {
         ren__doorbell_ring_if_asleep(&rt->submit_bell);
     }

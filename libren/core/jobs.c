@@ -6,8 +6,10 @@
  * Threads   a producer's road: its one thread. The shared road: any. Handles: any.
  * Progress  a producer's post takes a bounded number of steps: its free slots come from a private
  *           chain that is refilled by one exchange, and its ring has one producer. The shared road
- *           pops a lock-free stack and pushes an MPSC ring, which may yield behind a descheduled
- * poster.
+ *           pops a lock-free stack and pushes a lock-free ring; once per refill of that stack its
+ *           posters may yield behind the one that refills it.
+ * Handles   slots are reused in the order in which they were freed, so a finished job's id stays
+ *           good for about as many later posts of its road as the road has free slots.
  * Order     FIFO per road and class.
  * Memory    a road is fixed at creation; posting never allocates.
  *
@@ -17,6 +19,8 @@
  *           before the push, so that a thread which sums "done" first and "posted" second never
  *           sees a job done but not posted.
  */
+#include <sched.h>
+
 #include "runtime.h"
 
 /* ------------------------------------------------------------------ roads */
@@ -40,7 +44,9 @@ ren_status ren__road_init(ren_runtime *rt, ren__road *road, uint32_t number, boo
         atomic_init(&slot->dependants, 0);
         slot->drained_generation = rt->first_generation;
     }
-    ren__index_stack_init(&road->free, road->next, count, true);
+    /* The full one last: both initialise the links. */
+    ren__index_stack_init(shared ? &road->free : &road->turned, road->next, count, false);
+    ren__index_stack_init(shared ? &road->turned : &road->free, road->next, count, true);
     road->chain = REN__INDEX_NONE;
     for (uint32_t c = 0; c < REN__CLASSES && status == REN_OK; c++) {
         status = shared ? ren__mpsc_init(&road->shared[c], count, 0, &rt->allocator)
@@ -61,14 +67,66 @@ void ren__road_deinit(ren_runtime *rt, ren__road *road)
     road->next = NULL;
 }
 
+/* Take all that was freed, oldest first. */
+static uint32_t take_freed(ren__road *road)
+{
+    uint32_t index = ren__index_stack_take_all(&road->free);
+    uint32_t turned = REN__INDEX_NONE;
+    while (index != REN__INDEX_NONE) {
+        uint32_t next = road->next[index];
+        road->next[index] = turned;
+        turned = index;
+        index = next;
+    }
+    return turned;
+}
+
+/* The last index of a chain. */
+static uint32_t chain_end(const ren__road *road, uint32_t index)
+{
+    while (road->next[index] != REN__INDEX_NONE) {
+        index = road->next[index];
+    }
+    return index;
+}
+
+/* The shared road: from `turned`; when that is empty one poster moves there what was freed. FULL is
+ * the answer only when `free` was found empty after `turned` was, with no move in between: then no
+ * slot was free at that moment. A poster that meets another's move yields until it is over. */
+static uint32_t take_shared(ren__road *road)
+{
+    for (;;) {
+        /* acquire: pairs with the release below; a move that is over has filled `turned`. */
+        uint32_t done = atomic_load_explicit(&road->turns_done, memory_order_acquire);
+        uint32_t begun = atomic_load_explicit(&road->turns_begun, memory_order_acquire);
+        uint32_t index = ren__index_stack_pop(&road->turned);
+        if (index != REN__INDEX_NONE) {
+            return index;
+        }
+        if (begun != done ||
+            !atomic_compare_exchange_strong_explicit(&road->turns_begun, &begun, begun + 1u,
+                                                     memory_order_acq_rel, memory_order_acquire)) {
+            (void)sched_yield();
+            continue;
+        }
+        index = take_freed(road);
+        if (index != REN__INDEX_NONE && road->next[index] != REN__INDEX_NONE) {
+            uint32_t rest = road->next[index];
+            ren__index_stack_push_chain(&road->turned, rest, chain_end(road, rest));
+        }
+        atomic_store_explicit(&road->turns_done, begun + 1u, memory_order_release);
+        return index;
+    }
+}
+
 static ren__slot *road_take(ren__road *road, bool shared)
 {
     uint32_t index;
     if (shared) {
-        index = ren__index_stack_pop(&road->free);
+        index = take_shared(road);
     } else {
         if (road->chain == REN__INDEX_NONE) {
-            road->chain = ren__index_stack_take_all(&road->free);
+            road->chain = take_freed(road);
         }
         index = road->chain;
         if (index != REN__INDEX_NONE) {
@@ -81,7 +139,7 @@ static ren__slot *road_take(ren__road *road, bool shared)
 static void road_untake(ren__road *road, ren__slot *slot, bool shared)
 {
     if (shared) {
-        ren__index_stack_push(&road->free, slot->index);
+        ren__index_stack_push(&road->turned, slot->index);
     } else {
         road->next[slot->index] = road->chain;
         road->chain = slot->index;

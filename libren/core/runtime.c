@@ -451,28 +451,30 @@ ren_status ren__runtime_drain(ren_runtime *rt, uint64_t timeout_ns)
     return status;
 }
 
-/* Finish what the threads of the lanes will not: they sleep in a device that does not answer. */
+/* Finish what the threads of the lanes will not: they sleep in a device that does not answer, or are
+ * inside the function of a HOST job. Such a job's batch ends with it and is its thread's to finish
+ * when the function returns; what is behind it need not wait. */
 static void take_over_lanes(ren_runtime *rt)
 {
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
         ren__lane *lane = &rt->lanes[l];
-        uint64_t seq = atomic_load_explicit(&lane->completed, memory_order_acquire) + 1;
-        bool took = false;
-        while (seq <= atomic_load_explicit(&lane->published, memory_order_acquire)) {
+        uint64_t first = atomic_load_explicit(&lane->completed, memory_order_acquire) + 1;
+        for (uint64_t seq = first;
+             seq <= atomic_load_explicit(&lane->published, memory_order_acquire); seq++) {
             uint32_t expected = REN__BATCH_PUBLISHED;
             if (!atomic_compare_exchange_strong_explicit(
                     &lane->batches[seq % REN__BATCHES].claim, &expected, REN__BATCH_CLAIMED,
                     memory_order_acq_rel, memory_order_acquire)) {
-                break; /* its thread is at work on it after all */
+                continue; /* its thread is at work on it */
             }
-            took = true;
+            if (seq == first &&
+                !atomic_exchange_explicit(&lane->abandoned, true, memory_order_acq_rel)) {
+                atomic_fetch_add_explicit(&rt->abandoned_threads, 1, memory_order_relaxed);
+            }
             ren__batch_finish(rt, lane, seq, REN__WORKER_ABORT, REN_ERR_TIMEOUT);
-            seq++;
-        }
-        if (took && !atomic_exchange_explicit(&lane->abandoned, true, memory_order_acq_rel)) {
-            atomic_fetch_add_explicit(&rt->abandoned_threads, 1, memory_order_relaxed);
         }
     }
+    ren__release_parked(rt);
 }
 
 ren_status ren__runtime_abort(ren_runtime *rt)
@@ -490,7 +492,8 @@ ren_status ren__runtime_abort(ren_runtime *rt)
     }
     /* release: before `lost`, so that whoever sees the loss knows its kind. */
     atomic_store_explicit(&rt->timed_out, true, memory_order_release);
-    (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST, "aborted: the device did not answer");
+    (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST,
+                    "aborted: the device, or a HOST job's function, did not come back");
     ren__runtime_set_lost(rt, &err);
     if (ren__runtime_drain(rt, ABORT_SETTLE_NS) == REN_TIMEOUT) {
         /* acquire: pairs with the release below. One thread at a time finishes batches here: it is
@@ -506,14 +509,24 @@ ren_status ren__runtime_abort(ren_runtime *rt)
 
 ren_status ren__runtime_destroy(ren_runtime *rt)
 {
+    uint32_t children;
+    uint64_t outstanding;
+    uint64_t waiting;
     if (ren__runtime_is_forked(rt)) {
         return REN_OK; /* the child's copy of the memory is left to its exit */
     }
     if (ren__runtime_on_callback_thread(rt)) {
         return REN_ERR_REENTRANT;
     }
-    if (atomic_load_explicit(&rt->children, memory_order_acquire) || !ren__runtime_is_idle(rt) ||
-        ren__completions_waiting(rt)) {
+    children = atomic_load_explicit(&rt->children, memory_order_acquire);
+    outstanding = ren__jobs_posted(rt);
+    outstanding -= ren__jobs_done(rt);
+    waiting = ren__completions_waiting(rt);
+    if (children || !ren__runtime_is_idle(rt) || waiting) {
+        ren__runtime_log(rt, REN_LOG_WARNING,
+                         "not destroyed: %u models and producers alive, %llu jobs not done, %llu "
+                         "callbacks not pumped",
+                         children, (unsigned long long)outstanding, (unsigned long long)waiting);
         return REN_ERR_BUSY;
     }
     (void)ren__runtime_close(rt);

@@ -181,8 +181,11 @@ struct ren__slot {
 typedef struct ren__road {
     ren__slot *slots;               /* [set] ring_entries of them */
     uint32_t *next;                 /* [set] the free list's links */
-    ren__index_stack free;          /* pushed by completers and the pump, popped by posters */
+    ren__index_stack free;          /* pushed by completers and the pump, taken whole by posters */
     uint32_t chain;                 /* a producer's private chain of free slots; its thread only */
+    ren__index_stack turned;        /* the shared road's: taken from `free`, oldest on top */
+    _Atomic uint32_t turns_begun;   /* moves from `free` to `turned`, */
+    _Atomic uint32_t turns_done;    /* and those of them that are over */
     _Atomic uint64_t posted;        /* accepted; the poster (shared road: any) */
     ren__spsc rings[REN__CLASSES];  /* producers */
     ren__mpsc shared[REN__CLASSES]; /* the shared road */
@@ -440,6 +443,8 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
                        ren_status status);
 /* Finish one job: final status, dependants, counters, delivery. `worker` is the caller's row. */
 void ren__job_finish(ren_runtime *rt, uint32_t worker, ren__slot *slot, ren_status status);
+/* Abort: whoever waits for a job that is not done goes back to the submitter. */
+void ren__release_parked(ren_runtime *rt);
 /* Fill a completion from a finished slot; `err` is the caller's memory for completion->err. */
 void ren__completion_fill(ren__slot *slot, ren_status status, ren_completion *out, ren_error *err);
 void ren__runtime_set_lost(ren_runtime *rt, const ren_error *cause);

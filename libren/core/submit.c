@@ -451,7 +451,8 @@ static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, u
         batch->first = &slot->link;
     }
     batch->last = &slot->link;
-    if (++batch->jobs >= REN__BATCH_JOBS || lane->hold_seq == lane->open_seq) {
+    /* What the completion thread does itself may take long: nothing stands behind it in a batch. */
+    if (++batch->jobs >= REN__BATCH_JOBS || slot->on_host) {
         (void)ren__lane_close_batch(rt, lane);
     }
 }

@@ -270,6 +270,38 @@ static void test_handles_foreign_unknown_and_stale(void)
     close_rt();
 }
 
+/* Slots are reused oldest first: a finished job can still be named many posts later. */
+static void test_finished_job_stays_known_for_a_while(void)
+{
+    ren_runtime_config config = ren_test_config();
+    ren_job_desc d = ren_job_desc_default();
+    ren_producer *producer;
+    ren_job own;
+    ren_job shared;
+    ren_job job;
+    config.ring_entries = 256;
+    rt = ren_test_runtime(&config);
+    d.kind = REN_JOB_BARRIER;
+    CU_ASSERT_EQUAL(ren_producer_register(rt, &producer), REN_OK);
+    for (int i = 0; i < 1000; i++) { /* into the steady state first */
+        CU_ASSERT_EQUAL(ren_producer_post(producer, &d, &own), REN_OK);
+        CU_ASSERT_EQUAL(ren_post(rt, &d, &shared), REN_OK);
+        CU_ASSERT_EQUAL(ren_runtime_drain(rt, 10 * SECOND), REN_OK);
+    }
+    for (int i = 0; i < 250; i++) {
+        CU_ASSERT_EQUAL(ren_producer_post(producer, &d, &job), REN_OK);
+        CU_ASSERT_EQUAL(ren_post(rt, &d, &job), REN_OK);
+        CU_ASSERT_EQUAL(ren_runtime_drain(rt, 10 * SECOND), REN_OK);
+    }
+    CU_ASSERT_EQUAL(ren_job_status(rt, own), REN_OK);
+    CU_ASSERT_EQUAL(ren_job_status(rt, shared), REN_OK);
+    d.wait = &own;
+    d.wait_count = 1;
+    CU_ASSERT_EQUAL(ren_post(rt, &d, &job), REN_OK);
+    CU_ASSERT_EQUAL(ren_producer_release(producer), REN_OK);
+    close_rt();
+}
+
 /* ------------------------------------------------------------------ order and exactly once */
 
 typedef struct order_log {
@@ -840,6 +872,7 @@ int main(int argc, char **argv)
         {"test_device_job_error_reaches_completion", test_device_job_error_reaches_completion},
         {"test_post_bad_input_is_refused", test_post_bad_input_is_refused},
         {"test_handles_foreign_unknown_and_stale", test_handles_foreign_unknown_and_stale},
+        {"test_finished_job_stays_known_for_a_while", test_finished_job_stays_known_for_a_while},
         {"test_completions_once_and_in_timeline_order",
          test_completions_once_and_in_timeline_order},
         {"test_waits_order_jobs_across_streams", test_waits_order_jobs_across_streams},

@@ -366,6 +366,51 @@ static void test_abort_returns_although_the_device_is_stuck(void)
     ren_test_shutdown(rt);
 }
 
+static void stay_inside(void *user)
+{
+    (void)user;
+    while (!atomic_load(&let_go)) {
+        struct timespec t = {0, 1000000};
+        (void)nanosleep(&t, NULL);
+    }
+}
+
+/* A HOST job's function that hangs keeps only its own job: what is behind it on its stream, and
+ * what waits for it, completes within the abort. */
+static void test_abort_goes_past_a_host_job_that_hangs(void)
+{
+    ren_runtime *rt = ren_test_runtime(NULL);
+    ren_job_desc d = ren_job_desc_default();
+    ren_job stuck;
+    tally t;
+    memset(&t, 0, sizeof t);
+    atomic_store(&let_go, 0);
+    d.kind = REN_JOB_HOST;
+    d.stream = REN_STREAM_COMP_2;
+    d.host_fn = stay_inside;
+    d.done = count_status;
+    d.user = &t;
+    CU_ASSERT_EQUAL(ren_post(rt, &d, &stuck), REN_OK);
+    for (int i = 0; i < 5; i++) { /* behind it */
+        CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
+    }
+    d.stream = REN_STREAM_UPDATE; /* parked until it is done */
+    d.wait = &stuck;
+    d.wait_count = 1;
+    CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, SECOND / 20), REN_TIMEOUT);
+    CU_ASSERT_EQUAL(ren_runtime_abort(rt), REN_OK);
+    CU_ASSERT_EQUAL(ren_pump(rt, 0, 0, 0, NULL), REN_OK);
+    CU_ASSERT_EQUAL(t.timeout + t.aborted, 6);
+    CU_ASSERT_EQUAL(ren_job_status(rt, stuck), REN_PENDING);
+    CU_ASSERT_EQUAL(ren_runtime_destroy(rt), REN_ERR_BUSY);
+    atomic_store(&let_go, 1);
+    CU_ASSERT(ren_runtime_drain(rt, 20 * SECOND) != REN_TIMEOUT);
+    CU_ASSERT_EQUAL(ren_pump(rt, 0, 0, 0, NULL), REN_OK);
+    CU_ASSERT_EQUAL(t.ok, 1);
+    CU_ASSERT_EQUAL(ren_runtime_destroy(rt), REN_OK);
+}
+
 /* ------------------------------------------------------------------ fork */
 
 static int child_of_fork(ren_runtime *rt)
@@ -420,6 +465,7 @@ int main(int argc, char **argv)
         {"test_two_runtimes_at_once", test_two_runtimes_at_once},
         {"test_abort_returns_although_the_device_is_stuck",
          test_abort_returns_although_the_device_is_stuck},
+        {"test_abort_goes_past_a_host_job_that_hangs", test_abort_goes_past_a_host_job_that_hangs},
         {"test_fork_child_is_told_and_parent_goes_on", test_fork_child_is_told_and_parent_goes_on},
     };
     return ren_test_main(argc, argv, "test_lifecycle", cases, REN_TEST_COUNT(cases), 180);
