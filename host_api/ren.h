@@ -21,9 +21,12 @@
  *           any other, except that an object must not be destroyed under a running call.
  * Language  C99 to C17 and C++11 to C++20, no dependency but libc.
  *
- * Every function ends with the block
+ * What is said of a function ends with a block of these lines:
  *   Returns / Threads / In callbacks (may it be called from a callback of libren's) / Blocks /
- *   Allocates (host memory, through the runtime's allocator) / Lifetime.
+ *   Allocates (host memory, through the runtime's allocator) / Lifetime (of what it makes).
+ * Functions declared together share one block, and a line that would say nothing is left out. A
+ * function that returns a status answers NULL for an object or a result with
+ * REN_ERR_INVALID_ARGUMENT, also where its block does not say so, unless it says that NULL is fine.
  */
 #ifndef REN_H
 #define REN_H
@@ -202,12 +205,16 @@ typedef struct ren_runtime_config {
     uint32_t struct_size;
     ren_device_kind device;
     uint32_t device_index;      /* among the devices of that kind */
-    uint32_t streams;           /* device queues in use, 1..5; 0 = 5; results do not depend on it */
+    uint32_t streams;           /* device queues in use, 1..5; 0 = 5; results do not depend on it
+                                   (on CUDA: with `deterministic`) */
     uint32_t ring_entries;      /* jobs that one road (the shared one, or one producer) may have
                                    accepted and not yet delivered; 1..65536; 0 = 4096 */
     uint32_t graph_after_steps; /* steps of one signature before a graph is made; 0 = 3 */
     uint32_t disable_graphs;    /* 1 = always the queued path */
-    uint32_t deterministic;     /* 1 = bit-identical results on every path and stream count */
+    uint32_t deterministic;     /* 1 = bit-identical results on every path and stream count. 0 lets
+                                   CUDA's libraries take faster algorithms, whose last bits may
+                                   differ from run to run and between stream counts; the CPU device
+                                   is deterministic always */
     uint64_t seed;              /* of weight initialisation and dropout */
     uint64_t device_memory_limit_bytes; /* 0 = what the device has */
     const ren_allocator *allocator;     /* NULL = the C library's */
@@ -215,11 +222,14 @@ typedef struct ren_runtime_config {
     const ren_threads *threads;         /* NULL = POSIX threads */
     uint32_t cpu_threads;               /* CPU device: threads per large operation; 0 = 1, since the
                                            streams already run side by side */
-    uint32_t host_drives_submitter; /* 1 = no submitter thread; the host calls ren_runtime_tick */
+    uint32_t host_drives_submitter; /* 1 = no submitter thread; the host calls ren_runtime_tick, and
+                                       calls that wait (ren_wait, ren_wait_any, ren_timeline_wait,
+                                       ren_runtime_drain, ...) tick by themselves */
     uint32_t allow_growth;          /* 1 = ren_buffer_alloc may ask the driver for more memory */
     uint32_t max_buffers;           /* live ren_buffers; 0 = 4096, at most 65536 */
     const char *module_path;        /* of libren_cuda.so; NULL = beside libren */
-    uint32_t validate;              /* 1 = extra checks of each job's uses[] */
+    uint32_t validate;              /* 1 = log, at REN_LOG_WARNING, why a post was refused and the
+                                       name of the member; what is refused stays the same */
     const ren_cuda_options *cuda;
 } ren_runtime_config;
 
@@ -292,7 +302,8 @@ REN_API ren_status ren_runtime_close(ren_runtime *rt);
 REN_API ren_status ren_runtime_drain(ren_runtime *rt, uint64_t timeout_ns);
 
 /* Close, and complete everything that is outstanding now: jobs not issued with REN_ERR_ABORTED,
- * jobs the device has and does not finish within about a second with REN_ERR_TIMEOUT.
+ * jobs the device has and does not finish within about a second with REN_ERR_TIMEOUT. A HOST job
+ * whose function is running is not taken from it: that job completes when the function returns.
  * Returns   REN_OK; REN_ERR_REENTRANT; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
  * Threads   any.   In callbacks  no.   Blocks  at most about two seconds.   Allocates  no. */
 REN_API ren_status ren_runtime_abort(ren_runtime *rt);
@@ -363,7 +374,7 @@ typedef enum ren_priority {
 typedef enum ren_deliver {
     REN_DELIVER_PUMP = 0,       /* `done` runs inside ren_pump on the host's thread */
     REN_DELIVER_ANY_THREAD = 1, /* `done` runs on a thread of libren's at once; keep it short */
-    REN_DELIVER_NONE = 2        /* no callback; ren_wait and ren_job_status tell */
+    REN_DELIVER_NONE = 2        /* `done` is never called; ren_wait and ren_job_status tell */
 } ren_deliver;
 
 typedef enum ren_access {
@@ -385,19 +396,20 @@ typedef struct ren_use {
 typedef struct ren_location {
     ren_buffer buffer; /* id 0: host memory */
     uint64_t offset;   /* bytes into the buffer */
-    void *host;        /* borrowed until the job completes; only read when it is a source */
+    void *host;        /* NULL with a buffer. Borrowed until the job completes; only read when it
+                          is a source */
 } ren_location;
 
 typedef struct ren_copy {
     ren_location dst;
     ren_location src;
-    uint64_t bytes;
+    uint64_t bytes; /* at least 1; the two sides do not overlap */
 } ren_copy;
 
 typedef struct ren_fill {
     ren_location dst; /* must be a buffer */
     uint32_t value;   /* 0..255, written to every byte */
-    uint64_t bytes;
+    uint64_t bytes;   /* at least 1 */
 } ren_fill;
 
 /* What a DEVICE job's enqueue function gets. */
@@ -422,8 +434,8 @@ typedef enum ren_path {
 } ren_path;
 
 typedef struct ren_step_result {
-    uint64_t index;  /* from 1 */
-    float loss;      /* of this step's batch, before the update */
+    uint64_t index;  /* from 1, in the order posted */
+    float loss;      /* of this step's batch, before the update; NaN when it did not run */
     float grad_norm; /* global 2-norm before clipping; 0 unless clip_norm is set */
     float loss_scale;
     uint32_t skipped; /* 1 = with clip_norm: gradients held inf or NaN, nothing was changed */
@@ -439,7 +451,8 @@ typedef struct ren_completion {
     uint64_t posted_ns;
     uint64_t launched_ns; /* when the submitter issued it; 0 = never */
     uint64_t done_ns;
-    const ren_step_result *step; /* NULL unless the job is a training step */
+    const ren_step_result *step; /* NULL unless the job is a training step. Of one that failed or
+                                    was cancelled only index says something: loss is NaN */
     const ren_error *err;        /* NULL unless status is an error */
     uint64_t weight_version;     /* ren_infer: updates that the weights used had seen */
 } ren_completion;                /* valid only inside the callback */
@@ -453,7 +466,8 @@ typedef struct ren_job_desc {
     ren_priority priority;
     uint64_t deadline_ns; /* on ren_now_ns' clock; 0 = none. Not issued by then: REN_ERR_DEADLINE */
     const ren_job *wait;  /* jobs whose work must be done before this one starts. Order only: it
-                             runs whatever their status. Jobs with id 0 are ignored */
+                             runs whatever their status. Jobs with id 0 are ignored; a stale one
+                             is done, so it counts as met; an unknown one is an error */
     uint32_t wait_count;  /* <= REN_MAX_WAITS */
     const ren_use *uses;  /* a COPY's and FILL's own buffers need not be named */
     uint32_t use_count;   /* <= REN_MAX_USES */
@@ -482,12 +496,16 @@ static inline ren_job_desc ren_job_desc_default(void)
  * desc      in, copied before return; host memory it points to is borrowed until the job completes
  * out_job   out, may be NULL; {0} after an error
  * Returns   REN_OK; REN_ERR_QUEUE_FULL (nothing kept, retry after ren_pump); REN_ERR_CLOSED;
- *           REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT; REN_ERR_UNKNOWN_JOB or REN_ERR_STALE (an
- *           entry of wait[], a buffer); REN_ERR_DEVICE_LOST; REN_ERR_FORKED
+ *           REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT (a member is out of its range, or a
+ *           buffer's id is none of this runtime, or bytes beyond its end); REN_ERR_UNKNOWN_JOB (an
+ *           entry of wait[] was never a job of this runtime); REN_ERR_STALE (a buffer was freed);
+ *           REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no.
- * Progress  bounded by REN_ERR_QUEUE_FULL, but a post may have to yield the processor behind
- *           another thread that was descheduled inside its own post. A frame or control thread
- *           should register a producer, whose posts never wait for anyone.
+ * Progress  bounded by REN_ERR_QUEUE_FULL. The hand-over never waits for another thread, but the
+ *           job may stay hidden behind that of a thread which was descheduled inside its own post,
+ *           until that thread goes on; and now and then, while one post gathers the road's free
+ *           slots, others that need one yield the processor. A frame or control thread should
+ *           register a producer: its posts are wait-free, and its jobs behind nobody else's.
  * Order     jobs of one thread, stream and priority are issued in the order of their posts, except
  *           that a job whose waits are not met yet may be overtaken.
  * Share     of every 32 jobs that the submitter drains while all three classes have work, at least
@@ -496,8 +514,8 @@ REN_API ren_status ren_post(ren_runtime *rt, const ren_job_desc *desc, ren_job *
 
 /* Give the calling thread (or any one thread at a time) a ring of its own.
  * Returns   REN_OK; REN_ERR_QUEUE_FULL (REN_MAX_PRODUCERS are registered); REN_ERR_CLOSED;
- *           REN_ERR_NO_MEMORY; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
- * Threads   any.   In callbacks  no.   Blocks  for a short lock.   Allocates  yes.
+ *           REN_ERR_NO_MEMORY; REN_ERR_DEVICE_LOST; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
+ * Threads   any.   In callbacks  yes.   Blocks  for a short lock.   Allocates  yes.
  * Lifetime  until ren_producer_release, which must come before ren_runtime_destroy. */
 REN_API ren_status ren_producer_register(ren_runtime *rt, ren_producer **out_producer);
 
@@ -517,9 +535,10 @@ REN_API ren_status ren_producer_release(ren_producer *producer);
 /* Wait until the job's work is done. Runs no callback.
  * Returns   the job's own status (REN_OK, REN_CANCELLED or an error); REN_TIMEOUT; REN_ERR_STALE
  *           (done, and its slot was reused); REN_ERR_UNKNOWN_JOB; REN_ERR_REENTRANT;
- *           REN_ERR_FORKED
+ *           REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
  * Threads   any.   In callbacks  no.   Blocks  up to timeout_ns; 0 = only look.   Allocates  no.
- * Lifetime  a finished job's id stays good until its slot is reused by a later post. */
+ * Lifetime  a finished job's id stays good until its slot is reused by a later post of its road,
+ *           oldest slot first. */
 REN_API ren_status ren_wait(ren_runtime *rt, ren_job job, uint64_t timeout_ns);
 
 /* Ask that a job not be run. It completes with REN_CANCELLED, by its usual way, if this call won.
@@ -529,7 +548,8 @@ REN_API ren_status ren_wait(ren_runtime *rt, ren_job job, uint64_t timeout_ns);
 REN_API ren_status ren_cancel(ren_runtime *rt, ren_job job);
 
 /* Look at a job without waiting.
- * Returns   REN_PENDING; the job's status when done; REN_ERR_STALE; REN_ERR_UNKNOWN_JOB; ...
+ * Returns   REN_PENDING; the job's own status when done (REN_OK, REN_CANCELLED or an error);
+ *           REN_ERR_STALE; REN_ERR_UNKNOWN_JOB; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_job_status(ren_runtime *rt, ren_job job);
 
@@ -563,7 +583,8 @@ REN_API ren_status ren_wake(ren_runtime *rt);
 REN_API ren_status ren_timeline_value(ren_runtime *rt, ren_stream stream, uint64_t *out_value);
 
 /* Wait until a stream's timeline has reached `value`.
- * Returns   REN_OK; REN_TIMEOUT; REN_ERR_DEVICE_LOST; REN_ERR_REENTRANT; REN_ERR_INVALID_ARGUMENT
+ * Returns   REN_OK; REN_TIMEOUT; REN_ERR_DEVICE_LOST; REN_ERR_REENTRANT;
+ *           REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
  * Threads   any.   In callbacks  no.   Blocks  up to timeout_ns.   Allocates  no. */
 REN_API ren_status ren_timeline_wait(ren_runtime *rt, ren_stream stream, uint64_t value,
                                      uint64_t timeout_ns);
@@ -576,11 +597,12 @@ REN_API ren_status ren_timeline_wait(ren_runtime *rt, ren_stream stream, uint64_
  *             right
  * bytes       at least 1; the address is aligned to 256 bytes; contents are undefined
  * out_buffer  out; {0} after an error
- * Returns   REN_OK; REN_ERR_WOULD_GROW (call ren_memory_reserve, or set config.allow_growth);
- *           REN_ERR_NO_DEVICE_MEMORY; REN_ERR_QUEUE_FULL (config.max_buffers are alive);
- *           REN_ERR_BUSY (memory is missing, but freed buffers wait for the submitter to issue
- *           accepted jobs that use them: retry soon); REN_ERR_INVALID_ARGUMENT; REN_ERR_CLOSED;
- *           REN_ERR_DEVICE_LOST; REN_ERR_FORKED
+ * Returns   REN_OK; REN_ERR_WOULD_GROW (call ren_memory_reserve, or set config.allow_growth: a
+ *           runtime starts with an empty pool, so by default the first call comes after a
+ *           ren_memory_reserve); REN_ERR_NO_DEVICE_MEMORY; REN_ERR_QUEUE_FULL (config.max_buffers
+ *           are alive); REN_ERR_BUSY (memory is missing, but freed buffers wait for the submitter
+ *           to issue accepted jobs that use them: retry soon); REN_ERR_INVALID_ARGUMENT;
+ *           REN_ERR_CLOSED; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.
  * Blocks    for a short lock; with allow_growth for the driver.   Allocates  no.
  * Lifetime  until ren_buffer_free, or the runtime's end. */
@@ -588,12 +610,12 @@ REN_API ren_status ren_buffer_alloc(ren_runtime *rt, ren_stream stream, uint64_t
                                     ren_buffer *out_buffer);
 
 /* Give a buffer back. Jobs accepted before that still use it; later posts with it are refused.
- * Returns   REN_OK (also for id 0); REN_ERR_STALE (freed already); REN_ERR_INVALID_ARGUMENT;
- *           REN_ERR_FORKED
+ * Returns   REN_OK (also for id 0); REN_ERR_STALE (freed already); REN_ERR_INVALID_ARGUMENT (an id
+ *           that is none of this runtime); REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  for a short lock.   Allocates  no. */
 REN_API ren_status ren_buffer_free(ren_runtime *rt, ren_buffer buffer);
 
-/* Make sure that the pool holds at least `bytes` in one piece that no buffer uses.
+/* Make sure that the pool holds at least `bytes` (1 or more) in one piece that no buffer uses.
  * Returns   REN_OK; REN_ERR_NO_DEVICE_MEMORY; REN_ERR_INVALID_ARGUMENT; REN_ERR_DEVICE_LOST;
  *           REN_ERR_REENTRANT; REN_ERR_FORKED
  * Threads   any.   In callbacks  no.   Blocks  for the driver: a slow call.
@@ -630,8 +652,9 @@ static inline ren_model_config ren_model_config_default(void)
 }
 
 /* Start a model. Builder calls on one model: one thread at a time.
- * Returns   REN_OK; REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT; REN_ERR_NO_MEMORY; REN_ERR_CLOSED
- * Threads   any.   In callbacks  no.   Blocks  no.   Allocates  yes.
+ * Returns   REN_OK; REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT; REN_ERR_NO_MEMORY;
+ *           REN_ERR_CLOSED; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
+ * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  yes.
  * Lifetime  until ren_model_destroy, which must come before ren_runtime_destroy. */
 REN_API ren_status ren_model_create(ren_runtime *rt, const ren_model_config *config,
                                     ren_model **out_model, ren_error *err);
@@ -646,8 +669,10 @@ REN_API void ren_model_destroy(ren_model *m);
  * Threads   the builder's.   In callbacks  no.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_model_status(ren_model *m, ren_error *err);
 
-/* An input. f32 inputs have rank 2 [batch, features] or 4 [batch, height, width, channels]; labels
- * are REN_I32 of rank 1 [batch]; regression targets are f32.
+/* An input. REN_F32 inputs have rank 1 [batch], 2 [batch, features] or 4 [batch, height, width,
+ * channels], regression targets included; labels are REN_I32 of rank 1 [batch]. Any other rank or
+ * dtype, so REN_F16, REN_BF16 and REN_U8, makes the model's error REN_ERR_SHAPE: inputs stay f32
+ * whatever the trainer's precision.
  * The block below holds for every builder call down to ren_huber.
  * Returns   the tensor, or {0}: see ren_model_status
  * Threads   the builder's.   In callbacks  no.   Blocks  no.   Allocates  yes.
@@ -985,9 +1010,10 @@ static inline ren_step_desc ren_step_desc_default(void)
 
 /* Post one training step: copy the inputs, forward, backward, update. Steps run in the order
  * posted.
- * Returns   REN_OK; REN_ERR_QUEUE_FULL (too many steps under way; nothing kept, retry after
- *           ren_pump); REN_ERR_NAME (unknown, missing or doubled input); REN_ERR_SHAPE (bytes or
- *           batch wrong); REN_ERR_BUSY (data = NULL without an acquired slot); and as ren_post
+ * Returns   REN_OK; REN_ERR_QUEUE_FULL (8 steps are under way, or the shared road is full; nothing
+ *           kept, retry after ren_pump); REN_ERR_NAME (unknown, missing or doubled input);
+ *           REN_ERR_SHAPE (bytes or batch wrong); REN_ERR_BUSY (data = NULL without an acquired
+ *           slot); and as ren_post
  * Threads   one at a time per trainer.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job);
 
@@ -1005,13 +1031,14 @@ typedef enum ren_scalar {
 
 /* Change an optimizer scalar from the next posted step on.
  * Returns   REN_OK; REN_ERR_INVALID_ARGUMENT (no such scalar, or value not finite);
- *           REN_ERR_UNSUPPORTED (CLIP_NORM, EMA_DECAY: the trainer was made without);
- *           REN_ERR_FORKED
+ *           REN_ERR_UNSUPPORTED (what the trainer was made without: CLIP_NORM other than 0 when
+ *           config.clip_norm was 0, EMA_DECAY when config.ema_decay was 0); REN_ERR_FORKED
  * Threads   the one that posts steps.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value);
 
 /* Borrow a pinned staging slot for an input; the next ren_trainer_step whose binding has data =
- * NULL consumes it. Two slots (A and B) per input.
+ * NULL consumes it. Two slots (A and B) per input. Until then further calls give the same slot,
+ * with what was written there.
  * Returns   REN_OK; REN_ERR_BUSY (both slots are filled or being copied: retry after ren_pump);
  *           REN_ERR_NAME; REN_ERR_INVALID_ARGUMENT; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   the one that posts steps.   In callbacks  yes.   Blocks  no.   Allocates  no.
