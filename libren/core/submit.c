@@ -468,6 +468,7 @@ static void set_aside_broken(ren_runtime *rt, ren__slot *slot, ren_status status
         slot->u.drain[l] = rt->lanes[l].open_seq - 1u;
     }
     slot->call_status = status;
+    slot->by_completion = true; /* it is in no batch */
     slot->link.next = rt->broken ? &rt->broken->link : NULL;
     rt->broken = slot;
     /* seq_cst: as in blocked_push, the completion threads ring from now on. */
@@ -485,10 +486,9 @@ static bool lanes_are_past(ren_runtime *rt, const ren__slot *slot)
     return true;
 }
 
-static uint32_t finish_broken(ren_runtime *rt, bool *left)
+static void finish_broken(ren_runtime *rt, bool *left)
 {
     ren__slot *slot = rt->broken;
-    uint32_t n = 0;
     rt->broken = NULL;
     while (slot) {
         ren__slot *next = slot->link.next ? slot_of_link(slot->link.next) : NULL;
@@ -496,7 +496,6 @@ static uint32_t finish_broken(ren_runtime *rt, bool *left)
             ren_status status = slot->call_status;
             slot->call_status = REN_OK;
             ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);
-            n++;
         } else {
             slot->link.next = rt->broken ? &rt->broken->link : NULL;
             rt->broken = slot;
@@ -504,7 +503,6 @@ static uint32_t finish_broken(ren_runtime *rt, bool *left)
         }
         slot = next;
     }
-    return n;
 }
 
 static void issue(ren_runtime *rt, ren__slot *slot)
@@ -636,7 +634,7 @@ static uint32_t retry_blocked(ren_runtime *rt, uint32_t limit)
     do {
         before = n;
         left = false;
-        n += finish_broken(rt, &left);
+        finish_broken(rt, &left); /* not counted: they were when they were issued */
         for (uint32_t l = 0; l < rt->lanes_count; l++) {
             n += retry_lane(rt, &rt->lanes[l], limit - n, &left);
         }
