@@ -106,12 +106,12 @@ static void test_capture_fails_anywhere(void)
         uint32_t only_in_captures;
     } kinds[] = {{"graph_begin", 1},  {"graph_end", 1},  {"op_launch", 1},
                  {"event_record", 0}, {"event_wait", 0}, {"copy", 0}};
-    uint32_t slow = ren_test_slowdown() > 1;
+    uint32_t slow = ren_test_slowdown() > 1 || ren_test_device() != REN_DEVICE_CPU;
     run_spec spec = fault_spec();
     for (size_t k = 0; k < REN_TEST_COUNT(kinds); k++) {
         uint32_t broken = 0;
         uint32_t failed = 0;
-        for (uint64_t nth = 1; nth < 1000; nth += slow && nth >= 8 ? 7 : 1) {
+        for (uint64_t nth = 1; nth < 1000; nth += slow && nth >= 4 ? 11 : 1) {
             const fault_case fault = {kinds[k].call, nth, REN_ERR_DEVICE, 0};
             fault_report report = run_with_fault(&spec, &fault);
             if (!report.reached) {
