@@ -14,8 +14,7 @@ enum {
     FLAT = FILTERS_2 * (DIGIT_SIDE / 4) * (DIGIT_SIDE / 4)
 };
 
-/* 3 x 3 filters that keep the size, then half the size: x [N, S, S, C] to [N, S/2, S/2, filters].
- * */
+/* 3 x 3 filters that keep the size, then half of it: x [N, S, S, C] to [N, S/2, S/2, filters]. */
 static ren_tensor stage(ren_model *m, const char *const names[3], ren_tensor x, uint32_t filters)
 {
     ren_conv2d_options conv = ren_conv2d_options_default();

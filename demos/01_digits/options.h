@@ -13,6 +13,7 @@
 typedef struct options {
     ren_device_kind device;
     uint32_t steps;
+    int judge;         /* 1 = the accuracy decides: --steps was not given */
     uint32_t streams;  /* 0 = all five */
     uint64_t seed;     /* of the first weights and of the order of the digits */
     const char *trace; /* NULL = none */

@@ -18,8 +18,7 @@ typedef struct series {
 
 void series_add(series *s, uint64_t ns);
 
-/* The value that the share 0..1 of all values does not exceed; 0 when empty. Reorders the values.
- * */
+/* The value that the share 0..1 of all values does not exceed; 0 when empty. Reorders them. */
 uint64_t series_quantile(series *s, double share);
 void series_free(series *s);
 
