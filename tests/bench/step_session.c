@@ -146,8 +146,12 @@ static ren_status open_trainer(step_session *s, ren_error *err)
         ren__plan_counts counts;
         ren__trainer_set_sync(s->trainer, c->path == STEP_SYNC);
         must(s, ren__trainer_plan(s->trainer, c->batch, &plan, err), "plan");
-        ren__plan_get_counts(plan->plan, &counts);
-        s->nodes = counts.tasks;
+        for (uint32_t i = 0; i < REN__STEP_PHASES; i++) {
+            if (plan->phase[i].plan) { /* one, since no step accumulates */
+                ren__plan_get_counts(plan->phase[i].plan, &counts);
+                s->nodes = counts.tasks;
+            }
+        }
     }
     return status;
 }
