@@ -55,8 +55,8 @@ void ren__doorbell_init(ren__doorbell *d);
 /* Always ring: one atomic add, and a system call when a thread sleeps in the kernel. */
 void ren__doorbell_ring(ren__doorbell *d);
 
-/* True when rung since the snapshot, false at the timeout. 0 only looks; UINT64_MAX waits for ever.
- * */
+/* True when rung since the snapshot, false at the timeout. 0 only looks; UINT64_MAX waits
+ * for ever. */
 bool ren__doorbell_wait(ren__doorbell *d, uint32_t snapshot, uint64_t timeout_ns);
 
 /* The count before the look for work; an acquire, so that the look is not done before it. */

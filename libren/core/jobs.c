@@ -219,8 +219,8 @@ static ren_status check_open(ren_runtime *rt)
     if (ren__runtime_is_forked(rt)) {
         return REN_ERR_FORKED;
     }
-    /* relaxed: a post that races with the fault or the close may still be accepted; it completes.
-     * */
+    /* relaxed: a post that races with the fault or the close may still be accepted; it
+     * completes. */
     if (atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
         return REN_ERR_DEVICE_LOST;
     }
@@ -454,8 +454,7 @@ ren_status ren__work_post(ren_runtime *rt, const ren__work *work, ren_done_fn do
     return REN_OK;
 }
 
-/* ------------------------------------------------------------------ looking, cancelling, waiting
- * */
+/* ------------------------------------------------------------------ look, cancel, wait */
 
 /* REN_PENDING, or the final status; REN_ERR_STALE when the slot was reused meanwhile. */
 static ren_status look(ren__slot *slot, uint32_t generation)

@@ -225,8 +225,8 @@ typedef struct ren__batch {
     _Atomic uint32_t claim; /* completion thread or abort: who completes it */
 } ren__batch;
 
-/* Counters of one completer, so that no line is shared in the common case. Written by one thread.
- * */
+/* Counters of one completer, so that no line is shared in the common case. Written by
+ * one thread. */
 typedef struct ren__worker_counters {
     _Alignas(REN__CACHE_LINE) _Atomic uint64_t done; /* all jobs completed by this worker */
     _Atomic uint64_t failed;

@@ -33,6 +33,7 @@
  * Credit    A lane takes a job only when its next batch number has a free place (REN__BATCHES) and
  *           its commands leave room in the device's own queue. Else the job joins the lane's
  *           blocked list, and so does every later job of the lane, which keeps the stream's order.
+ *           Room that a work lacks is left to it, on whatever lane.
  *
  * Buffers   Jobs that name the same buffer go in the order in which they were drained, also when
  *           one of them must wait while the next could go. A job that has to wait draws a ticket of
@@ -72,8 +73,7 @@ static uint32_t generation_of(const ren__slot *slot)
     return ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
 }
 
-/* ------------------------------------------------------------------ lists of the submitter's own
- * */
+/* ------------------------------------------------------------------ the submitter's own lists */
 
 static void ready_push(ren_runtime *rt, ren__slot *slot)
 {
@@ -205,8 +205,8 @@ static bool is_next_in_lines(const ren_runtime *rt, const ren__slot *slot)
 
 /* ------------------------------------------------------------------ one job */
 
-/* Finish a job that is not issued. ren_cancel may have won, which the caller does not care about.
- * */
+/* Finish a job that is not issued. ren_cancel may have won, which the caller does not
+ * care about. */
 static void finish_unissued(ren_runtime *rt, ren__slot *slot, ren_status status)
 {
     uint32_t generation = generation_of(slot);
@@ -425,9 +425,25 @@ static bool host_work_is_past(ren_runtime *rt, const ren__slot *slot)
     return true;
 }
 
+/* A work needs room on several lanes at the same moment. While the oldest of a lane's blocked
+ * jobs is one, younger jobs leave the room that comes free to it, or it might wait for ever;
+ * REALTIME jobs do not, since a step is nothing that they should wait for. */
+static bool is_behind_work(const ren_runtime *rt, const ren__slot *slot)
+{
+    for (uint32_t l = 0; slot->class != REN__CLASS_REALTIME && l < rt->lanes_count; l++) {
+        const ren__slot *head = rt->lanes[l].blocked_first;
+        if (head && head != slot && head->kind == REN__JOB_WORK &&
+            !(slot->in_line && slot->line_seq < head->line_seq)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool job_can_go(ren_runtime *rt, ren__slot *slot)
 {
-    return is_next_in_lines(rt, slot) && job_has_credit(rt, slot) && host_work_is_past(rt, slot);
+    return !is_behind_work(rt, slot) && is_next_in_lines(rt, slot) && job_has_credit(rt, slot) &&
+           host_work_is_past(rt, slot);
 }
 
 static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, uint64_t now)

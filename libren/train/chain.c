@@ -14,8 +14,8 @@ void ren__chain_init(ren__chain *c, ren_runtime *rt)
 
 void ren__chain_lock(ren__chain *c)
 {
-    /* acquire: pairs with unlock's release; the tail and the tables are those of the last holder.
-     * */
+    /* acquire: pairs with unlock's release; the tail and the tables are those of the
+     * last holder. */
     while (atomic_flag_test_and_set_explicit(&c->lock, memory_order_acquire)) {
         sched_yield();
     }

@@ -17,8 +17,8 @@
 ren_status ren__checkpoint_save(ren_model *m, const char *path, ren_error *err);
 
 /* Check the whole file against the format and the model, read it, then change all parameters
- * together. After an error none has changed. flags: REN_LOAD_ALLOW_MISSING, REN_LOAD_ALLOW_EXTRA.
- * */
+ * together. After an error none has changed. flags: REN_LOAD_ALLOW_MISSING,
+ * REN_LOAD_ALLOW_EXTRA. */
 ren_status ren__checkpoint_load(ren_model *m, const char *path, uint32_t flags, ren_error *err);
 
 #endif

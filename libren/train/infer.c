@@ -192,8 +192,8 @@ static infer_plan *find_plan(ren__infer_output *o, uint32_t batch)
     return NULL;
 }
 
-/* Under the chain's lock: a place that nobody uses, made unfindable; NULL when all are in flight.
- * */
+/* Under the chain's lock: a place that nobody uses, made unfindable; NULL when all are
+ * in flight. */
 static infer_plan *claim_place(ren__infer_output *o)
 {
     infer_plan *place = NULL;

@@ -463,8 +463,8 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     if (out_job) {
         out_job->id = 0;
     }
-    /* Lost or forked: said before anything is looked at that another thread may have left locked.
-     * */
+    /* Lost or forked: said before anything is looked at that another thread may have
+     * left locked. */
     ren_status status = ren__runtime_status(t->rt, NULL);
     if (status != REN_OK) {
         return status;

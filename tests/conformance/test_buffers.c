@@ -112,8 +112,8 @@ static void test_reuse_waits_for_a_delayed_copy(void)
     free(out);
 }
 
-/* Row 2: all pairs (allocated on, used on) and all triples with a third stream that takes it next.
- * */
+/* Row 2: all pairs (allocated on, used on) and all triples with a third stream that takes
+ * it next. */
 static void test_reuse_over_all_streams(void)
 {
     enum {

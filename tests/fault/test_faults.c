@@ -301,8 +301,8 @@ static void test_every_device_call_fails_under_training(void)
     CU_ASSERT(faults > 200);
 }
 
-/* Promise 9: after a loss every call says so at once, and the process goes on with a new runtime.
- * */
+/* Promise 9: after a loss every call says so at once, and the process goes on with a new
+ * runtime. */
 static void test_lost_device_is_reported_everywhere(void)
 {
     ren_runtime *rt = ren_test_runtime(NULL);

@@ -291,8 +291,7 @@ static void test_two_runtimes_at_once(void)
     }
 }
 
-/* ------------------------------------------------------------------ a device that does not answer
- * */
+/* ------------------------------------------------------------------ no answer from the device */
 
 static atomic_int let_go;
 

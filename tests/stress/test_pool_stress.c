@@ -289,8 +289,8 @@ static void *lane_run(void *arg)
 
 /* Proves the ordering argument of pool.h on real memory: five lanes write to blocks that were freed
  * before the write, and each waits for nothing but the fence it was given. Fails, by a wrong byte
- * or a ThreadSanitizer report, if a fence leaves out a use or `completed` is taken without acquire.
- * */
+ * or a ThreadSanitizer report, if a fence leaves out a use or `completed` is taken without
+ * acquire. */
 static void test_five_lanes_real_memory(void)
 {
     static lanes all;

@@ -198,8 +198,8 @@ static void write_header(const char *path, const char *header, size_t data_bytes
 /* ------------------------------------------------------------------ round trips */
 
 /* Proves: a saved model loaded into one of other values gives the first one's, bit for bit, and
- * both calls leave no file behind. Fails if an offset, a size or the order of parameters is wrong.
- * */
+ * both calls leave no file behind. Fails if an offset, a size or the order of parameters
+ * is wrong. */
 static void test_save_load_round_trip(void)
 {
     scene s;

@@ -232,8 +232,8 @@ static void test_alloc_reuses_own_lane(void)
 }
 
 /* Proves step 1 before step 2: with one block of the own lane behind another lane's work, and one
- * of another lane that is complete, the complete one is taken. Fails if the own list always wins.
- * */
+ * of another lane that is complete, the complete one is taken. Fails if the own list
+ * always wins. */
 static void test_alloc_prefers_no_wait(void)
 {
     fixture f;
@@ -275,8 +275,8 @@ static void test_alloc_behind_fence(void)
 }
 
 /* Proves that a block freed without a use keeps the fence it came with: its first user's work is
- * under way still. Fails (and the device's judge with it) if free() takes the caller's word alone.
- * */
+ * under way still. Fails (and the device's judge with it) if free() takes the caller's
+ * word alone. */
 static void test_free_unused_keeps_fence(void)
 {
     fixture f;
@@ -333,8 +333,8 @@ static void test_fence_pairs_and_triples(void)
 /* ------------------------------------------------------------------ merging */
 
 /* Proves step 3: two neighbours freed on different lanes are merged when, and only when, that is
- * what the request needs, behind both fences, without the upstream. Fails if either fence is lost.
- * */
+ * what the request needs, behind both fences, without the upstream. Fails if either fence
+ * is lost. */
 static void test_merge_joins_fences(void)
 {
     fixture f;
