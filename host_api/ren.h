@@ -434,11 +434,12 @@ typedef enum ren_path {
 } ren_path;
 
 typedef struct ren_step_result {
-    uint64_t index;  /* from 1, in the order posted */
-    float loss;      /* of this step's batch, before the update; NaN when it did not run */
-    float grad_norm; /* global 2-norm before clipping; 0 unless clip_norm is set */
-    float loss_scale;
-    uint32_t skipped; /* 1 = with clip_norm: gradients held inf or NaN, nothing was changed */
+    uint64_t index;   /* from 1, in the order posted */
+    float loss;       /* of this step's batch, before the update; NaN when it did not run */
+    float grad_norm;  /* global 2-norm before clipping; 0 without clip_norm and mixed precision */
+    float loss_scale; /* of the step after this one; 1 unless MIXED_F16 */
+    uint32_t skipped; /* 1 = with clip_norm or mixed precision: gradients held inf or NaN, nothing
+                         was changed */
     ren_path path;
 } ren_step_result;
 
@@ -931,6 +932,13 @@ typedef enum ren_precision {
  * Accumulation: the gradients of accumulate_steps posted steps are summed (not averaged: as k
  * backward passes in PyTorch) and the last of them updates; clipping sees the sum. A step that
  * fails or is cancelled is not one of them.
+ * Mixed precision: tensors and their gradients are f16 or bf16, as are the copies of weights that
+ * layers compute with; the weights themselves, their gradients, all that batch norm keeps, losses
+ * and the optimizer are f32. A step whose gradients hold an infinity or a NaN is skipped whole, and
+ * so it is with clip_norm: weights, moments, averages, running statistics and step count stay as
+ * they are. MIXED_F16 multiplies the loss's gradient by a scale, which the optimizer takes out
+ * again: halved by each skipped step, but not below 1; doubled after 2,000 good steps in a row, but
+ * not above 2^24.
  */
 typedef struct ren_trainer_config {
     uint32_t struct_size;
@@ -944,7 +952,7 @@ typedef struct ren_trainer_config {
     float weight_decay;
     float lars_eta;
     ren_precision precision;
-    float loss_scale;          /* first value, MIXED_F16 */
+    float loss_scale;          /* first value, MIXED_F16: 1 to 2^24 */
     float clip_norm;           /* 0 = no clipping */
     float ema_decay;           /* 0 = no moving average; below 1 */
     uint32_t accumulate_steps; /* steps to an update; 0 = 1 */

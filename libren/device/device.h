@@ -123,13 +123,13 @@ typedef enum ren__activation {
  * SPLIT              0 x[..,sum C_i]                       > 1..n y_i[..,C_i]   n = desc.count
  * XENT_FWD           0 logits[N,C]  1 labels i32[N]        > 2 loss[1]  3 prob[N,C]
  * XENT_BWD           0 prob[N,C]  1 labels  2 control      > 3 dlogits[N,C]
- *                      times loss_scale / N
+ *                      times 1 / N, and with 4 state? its loss_scale; so MSE_BWD and HUBER_BWD
  * MSE_FWD            0 x  1 target                         > 2 loss[1]
  * MSE_BWD            0 x  1 target  2 control              > 3 dx
  * HUBER_FWD          0 x  1 target                         > 2 loss[1]
  * HUBER_BWD          0 x  1 target  2 control              > 3 dx
  * CHECK              0 grads[n]  1 control                 > 2 state
- *                      sets found_inf and grad_norm
+ *                      sets found_inf, grad_norm and step_scale
  * ADVANCE            0 control                             > 1 state
  *                      counts the step unless it is skipped; adjusts loss_scale
  * SGD                0 g[n]  1 control  2 state            > 3 p[n]  4 velocity[n]   in place
@@ -215,7 +215,8 @@ typedef struct ren__state {
     float grad_norm; /* of the unscaled gradients; 0 when CHECK is not in the plan */
     float loss;      /* copied here for the host's sake by the plan's last task */
     uint32_t skipped_total;
-    uint32_t reserved[8];
+    float step_scale; /* the loss_scale that this step's gradients were multiplied with */
+    uint32_t reserved[7];
 } ren__state;
 
 typedef struct ren__op_desc {
@@ -230,7 +231,8 @@ typedef struct ren__op_desc {
     uint32_t layer;    /* dropout: which layer, part of the counter */
     uint32_t count;    /* concat, split */
     uint32_t training; /* pooling: keep what the backward pass needs */
-    /* 1 = ADVANCE adjusts loss_scale, XENT_BWD and the optimizers apply it. */
+    /* 1 = ADVANCE adjusts loss_scale; losses multiply by it (operand 4); CHECK and the optimizers
+     * divide by step_scale. */
     uint32_t dynamic_scale;
 } ren__op_desc;
 

@@ -31,7 +31,7 @@ static void activation_forward(ren__emitter *e, uint32_t index)
     ren__task t = ren__emit_op(e, n, REN__OP_ACT_FWD, REN_STREAM_COMP_3, 2 * ren__tensor_bytes(&x));
     t.op.activation = n->activation;
     t.op.alpha = n->alpha;
-    ren__emit_read(&t, 0, e->values[n->inputs[0]], &x);
+    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
     ren__emit_write(&t, 1, ren__emit_output(e, index), &x);
     ren__emit_task(e, &t);
 }
@@ -46,7 +46,7 @@ static void activation_backward(ren__emitter *e, uint32_t index)
     t.op.activation = n->activation;
     t.op.alpha = n->alpha;
     ren__emit_read(&t, 0, e->grads[index], &x);
-    ren__emit_read(&t, 1, e->values[input], &x);
+    ren__emit_read(&t, 1, ren__emit_value(e, input), &x);
     ren__emit_read(&t, 2, e->values[index], &x);
     ren__emit_write(&t, 3, dx, &x);
     ren__emit_task(e, &t);

@@ -65,7 +65,7 @@ static void batch_norm_forward(ren__emitter *e, uint32_t index)
     ren__task t = ren__emit_op(e, n, kind, REN_STREAM_COMP_2, 4 * ren__tensor_bytes(&x));
     t.op.alpha = n->alpha;
     t.op.eps = n->eps;
-    ren__emit_read(&t, 0, e->values[n->inputs[0]], &x);
+    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
     for (uint32_t i = 0; i < 4; i++) {
         ren__emit_read_param(e, &t, 1 + i, n->params[i]);
     }
@@ -91,7 +91,7 @@ static void batch_norm_backward(ren__emitter *e, uint32_t index)
     t.op.alpha = n->alpha;
     t.op.eps = n->eps;
     ren__emit_read(&t, 0, e->grads[index], &x);
-    ren__emit_read(&t, 1, e->values[n->inputs[0]], &x);
+    ren__emit_read(&t, 1, ren__emit_value(e, n->inputs[0]), &x);
     ren__emit_read_param(e, &t, 2, n->params[WEIGHT]);
     ren__emit_read(&t, 3, e->saved[index][0], &channel);
     ren__emit_read(&t, 4, e->saved[index][1], &channel);

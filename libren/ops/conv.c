@@ -102,10 +102,10 @@ static void conv_forward(ren__emitter *e, uint32_t index)
     ren__tensor_desc y = ren__emit_desc(e, index);
     ren__task t = ren__emit_op(e, n, REN__OP_CONV_FWD, REN_STREAM_COMP_1, conv_cost(e, n, &y));
     ren__emit_window(&t, n);
-    ren__emit_read(&t, 0, e->values[n->inputs[0]], &x);
-    ren__emit_read_param(e, &t, 1, n->params[0]);
+    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
+    ren__emit_read_weight(e, &t, 1, n->params[0]);
     if (n->params[1] != REN__NO_PARAM) {
-        ren__emit_read_param(e, &t, 2, n->params[1]);
+        ren__emit_read_weight(e, &t, 2, n->params[1]);
     }
     ren__emit_write(&t, 3, ren__emit_output(e, index), &y);
     ren__emit_task(e, &t);
@@ -125,7 +125,7 @@ static void conv_backward(ren__emitter *e, uint32_t index)
         ren__task t = ren__emit_op(e, n, REN__OP_CONV_BWD_WEIGHT, REN_STREAM_COMP_1, cost);
         ren__emit_window(&t, n);
         ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read(&t, 1, e->values[input], &x);
+        ren__emit_read(&t, 1, ren__emit_value(e, input), &x);
         ren__emit_write(&t, 2, e->param_grads[n->params[0]], &e->param_descs[n->params[0]]);
         ren__emit_task(e, &t);
     }
@@ -134,7 +134,7 @@ static void conv_backward(ren__emitter *e, uint32_t index)
         ren__task t = ren__emit_op(e, n, REN__OP_CONV_BWD_DATA, REN_STREAM_COMP_3, cost);
         ren__emit_window(&t, n);
         ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read_param(e, &t, 1, n->params[0]);
+        ren__emit_read_weight(e, &t, 1, n->params[0]);
         ren__emit_write(&t, 2, dx, &x);
         ren__emit_task(e, &t);
         ren__emit_grad(e, n, input, dx);

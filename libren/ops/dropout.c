@@ -41,7 +41,7 @@ static void dropout_emit(ren__emitter *e, uint32_t index, ren__op_kind kind, uin
 
 static void dropout_forward(ren__emitter *e, uint32_t index)
 {
-    uint32_t x = e->values[e->nodes[index]->inputs[0]];
+    uint32_t x = ren__emit_value(e, e->nodes[index]->inputs[0]);
     if (!e->training) {
         e->values[index] = x;
         return;

@@ -38,13 +38,27 @@ const ren__op_family *ren__op_family_of(ren__node_kind kind)
 
 /* ------------------------------------------------------------------ tasks */
 
-ren__tensor_desc ren__emit_desc(const ren__emitter *e, uint32_t index)
+static uint32_t is_loss(const ren__node *n)
+{
+    const ren__op_family *family = families[n->kind];
+    return family && family->is_loss;
+}
+
+ren__tensor_desc ren__emit_full_desc(const ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];
     ren__tensor_desc desc = n->out;
-    const ren__op_family *family = families[n->kind];
-    if (!family || !family->is_loss) {
+    if (!is_loss(n)) {
         desc.dims[0] = e->batch;
+    }
+    return desc;
+}
+
+ren__tensor_desc ren__emit_desc(const ren__emitter *e, uint32_t index)
+{
+    ren__tensor_desc desc = ren__emit_full_desc(e, index);
+    if (desc.dtype == REN_F32 && !is_loss(e->nodes[index])) {
+        desc.dtype = e->precision;
     }
     return desc;
 }
@@ -108,6 +122,13 @@ void ren__emit_read_param(const ren__emitter *e, ren__task *t, uint32_t operand,
     ren__emit_read(t, operand, e->param_values[param], &e->param_descs[param]);
 }
 
+void ren__emit_read_weight(const ren__emitter *e, ren__task *t, uint32_t operand, uint32_t param)
+{
+    ren__tensor_desc desc = e->param_descs[param];
+    desc.dtype = e->precision;
+    ren__emit_read(t, operand, e->param_casts[param], &desc);
+}
+
 uint32_t ren__emit_task(ren__emitter *e, const ren__task *t)
 {
     return ren__task_graph_add(e->graph, t);
@@ -134,6 +155,57 @@ uint32_t ren__emit_output(ren__emitter *e, uint32_t index)
     ren__tensor_desc desc = ren__emit_desc(e, index);
     e->values[index] = ren__emit_local(e, e->nodes[index], ren__tensor_bytes(&desc));
     return e->values[index];
+}
+
+void ren__emit_cast(ren__emitter *e, const ren__node *n, uint32_t from,
+                    const ren__tensor_desc *from_desc, uint32_t to, const ren__tensor_desc *to_desc)
+{
+    ren__task t = ren__emit_op(e, n, REN__OP_CAST, REN_STREAM_COMP_3,
+                               ren__tensor_bytes(from_desc) + ren__tensor_bytes(to_desc));
+    ren__emit_read(&t, 0, from, from_desc);
+    ren__emit_write(&t, 1, to, to_desc);
+    ren__emit_task(e, &t);
+}
+
+/* The tensor's value in the dtype that it is not stored in. */
+static uint32_t cast_of(ren__emitter *e, uint32_t index, const ren__tensor_desc *from,
+                        const ren__tensor_desc *to)
+{
+    if (e->casts[index] == REN__NO_VALUE) {
+        e->casts[index] = ren__emit_local(e, e->nodes[index], ren__tensor_bytes(to));
+        ren__emit_cast(e, e->nodes[index], e->values[index], from, e->casts[index], to);
+    }
+    return e->casts[index];
+}
+
+uint32_t ren__emit_value(ren__emitter *e, uint32_t index)
+{
+    ren__tensor_desc stored = ren__emit_full_desc(e, index);
+    ren__tensor_desc wanted = ren__emit_desc(e, index);
+    uint32_t is_input = e->nodes[index]->kind == REN__NODE_INPUT;
+    return is_input && stored.dtype != wanted.dtype ? cast_of(e, index, &stored, &wanted)
+                                                    : e->values[index];
+}
+
+uint32_t ren__emit_full_value(ren__emitter *e, uint32_t index)
+{
+    ren__tensor_desc stored = ren__emit_desc(e, index);
+    ren__tensor_desc wanted = ren__emit_full_desc(e, index);
+    uint32_t is_input = e->nodes[index]->kind == REN__NODE_INPUT;
+    return !is_input && stored.dtype != wanted.dtype ? cast_of(e, index, &stored, &wanted)
+                                                     : e->values[index];
+}
+
+void ren__emit_full_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value)
+{
+    ren__tensor_desc full = ren__emit_full_desc(e, index);
+    ren__tensor_desc desc = ren__emit_desc(e, index);
+    if (e->wants_grad[index] && full.dtype != desc.dtype) {
+        uint32_t rounded = ren__emit_local(e, n, ren__tensor_bytes(&desc));
+        ren__emit_cast(e, n, value, &full, rounded, &desc);
+        value = rounded;
+    }
+    ren__emit_grad(e, n, index, value);
 }
 
 void ren__emit_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value)

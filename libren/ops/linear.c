@@ -59,10 +59,10 @@ static void linear_forward(ren__emitter *e, uint32_t index)
     ren__tensor_desc x = ren__emit_desc(e, n->inputs[0]);
     ren__tensor_desc y = ren__emit_desc(e, index);
     ren__task t = ren__emit_op(e, n, REN__OP_LINEAR_FWD, REN_STREAM_COMP_1, linear_cost(&x, &y));
-    ren__emit_read(&t, 0, e->values[n->inputs[0]], &x);
-    ren__emit_read_param(e, &t, 1, n->params[0]);
+    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
+    ren__emit_read_weight(e, &t, 1, n->params[0]);
     if (n->params[1] != REN__NO_PARAM) {
-        ren__emit_read_param(e, &t, 2, n->params[1]);
+        ren__emit_read_weight(e, &t, 2, n->params[1]);
     }
     ren__emit_write(&t, 3, ren__emit_output(e, index), &y);
     ren__emit_task(e, &t);
@@ -81,7 +81,7 @@ static void linear_backward(ren__emitter *e, uint32_t index)
     if (e->param_grads[n->params[0]] != REN__NO_VALUE) {
         ren__task t = ren__emit_op(e, n, REN__OP_LINEAR_BWD_WEIGHT, REN_STREAM_COMP_1, cost);
         ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read(&t, 1, e->values[input], &x);
+        ren__emit_read(&t, 1, ren__emit_value(e, input), &x);
         ren__emit_write(&t, 2, e->param_grads[n->params[0]], &e->param_descs[n->params[0]]);
         ren__emit_task(e, &t);
     }
@@ -89,7 +89,7 @@ static void linear_backward(ren__emitter *e, uint32_t index)
         uint32_t dx = ren__emit_local(e, n, ren__tensor_bytes(&x));
         ren__task t = ren__emit_op(e, n, REN__OP_LINEAR_BWD_DATA, REN_STREAM_COMP_3, cost);
         ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read_param(e, &t, 1, n->params[0]);
+        ren__emit_read_weight(e, &t, 1, n->params[0]);
         ren__emit_write(&t, 2, dx, &x);
         ren__emit_task(e, &t);
         ren__emit_grad(e, n, input, dx);

@@ -12,6 +12,9 @@
  *           which reverse node order guarantees. A second contribution is added out of place, so a
  *           contribution may be shared (the sum's backward pass hands on its own gradient).
  * Threads   one thread per emitter; families are constant.
+ * Precision In mixed precision tensors and their gradients are f16 or bf16 (`precision`), and so
+ *           are the weights and biases that linear layers and convolutions read; weights'
+ *           gradients, all that batch norm keeps, and losses from their inputs on are f32.
  * Units     cost in floating point operations, or bytes moved for tasks that mostly move.
  */
 #ifndef REN_OPS_OPS_H
@@ -86,19 +89,31 @@ typedef struct ren__emitter {
     uint32_t node_count;
     int64_t batch;
     uint32_t training;
+    ren_dtype precision;                /* of tensors that are f32 in the model */
+    uint32_t dynamic_scale;             /* losses scale their gradients by the state's */
     const char *segment;                /* of the tasks emitted now */
-    uint32_t *values;                   /* by node: the value of its output */
+    uint32_t *values;                   /* by node: the value of its output; an input's as given */
+    uint32_t *casts;                    /* by node: the same in the other dtype, or REN__NO_VALUE */
     uint32_t *grads;                    /* by node: the gradient so far, or REN__NO_VALUE */
     const uint8_t *wants_grad;          /* by node */
     uint32_t (*saved)[REN__NODE_SAVED]; /* by node */
     const uint32_t *param_values;       /* by parameter */
+    const uint32_t *param_casts;        /* by parameter: in `precision`; the values where f32 */
     const uint32_t *param_grads;        /* by parameter; REN__NO_VALUE = keep it as it is */
     const ren__tensor_desc *param_descs;
     uint32_t control; /* value of ren__control, or REN__NO_VALUE in inference */
+    uint32_t state;   /* value of ren__state, likewise */
 } ren__emitter;
 
-/* The output of node `index`, with the emitter's batch. Losses keep their single element. */
+/* The output of node `index` as layers see it, with the emitter's batch. Losses keep their single
+ * element. And as losses see it, in f32. */
 ren__tensor_desc ren__emit_desc(const ren__emitter *e, uint32_t index);
+ren__tensor_desc ren__emit_full_desc(const ren__emitter *e, uint32_t index);
+
+/* The value that goes with each; emits a cast when the tensor is asked for in its other dtype for
+ * the first time. */
+uint32_t ren__emit_value(ren__emitter *e, uint32_t index);
+uint32_t ren__emit_full_value(ren__emitter *e, uint32_t index);
 
 /* A task of node n; operands are added by the calls below, then it goes to ren__emit_task. */
 ren__task ren__emit_op(const ren__emitter *e, const ren__node *n, ren__op_kind kind,
@@ -106,6 +121,8 @@ ren__task ren__emit_op(const ren__emitter *e, const ren__node *n, ren__op_kind k
 void ren__emit_read(ren__task *t, uint32_t operand, uint32_t value, const ren__tensor_desc *desc);
 void ren__emit_write(ren__task *t, uint32_t operand, uint32_t value, const ren__tensor_desc *desc);
 void ren__emit_read_param(const ren__emitter *e, ren__task *t, uint32_t operand, uint32_t param);
+/* The same in the emitter's precision. */
+void ren__emit_read_weight(const ren__emitter *e, ren__task *t, uint32_t operand, uint32_t param);
 uint32_t ren__emit_task(ren__emitter *e, const ren__task *t);
 
 /* A new LOCAL value; for a node's output it also becomes the tensor's value. */
@@ -115,6 +132,13 @@ uint32_t ren__emit_output(ren__emitter *e, uint32_t index);
 /* Node `index`'s tensor has one more gradient contribution, complete in `value`. Nothing happens
  * when the tensor needs none: callers ask wants_grad first to save the work. */
 void ren__emit_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value);
+/* The same for a contribution in f32, of a loss. */
+void ren__emit_full_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value);
+
+/* One value into another dtype, on COMP_3. */
+void ren__emit_cast(ren__emitter *e, const ren__node *n, uint32_t from,
+                    const ren__tensor_desc *from_desc, uint32_t to,
+                    const ren__tensor_desc *to_desc);
 
 /* Linear and convolution: the sum of dy over all rows, on COMP_2. `param` may be REN__NO_PARAM. */
 void ren__emit_bias_grad(ren__emitter *e, const ren__node *n, uint32_t param, uint32_t dy,

@@ -61,7 +61,7 @@ static void max_pool_forward(ren__emitter *e, uint32_t index)
     uint32_t keep = e->training && e->wants_grad[index];
     t.op.training = keep;
     ren__emit_window(&t, n);
-    ren__emit_read(&t, 0, e->values[n->inputs[0]], &x);
+    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
     ren__emit_write(&t, 1, ren__emit_output(e, index), &y);
     if (!keep) {
         ren__emit_task(e, &t);
@@ -86,7 +86,7 @@ static void max_pool_backward(ren__emitter *e, uint32_t index)
         ren__emit_op(e, n, REN__OP_MAX_POOL_BWD, REN_STREAM_COMP_2, ren__tensor_bytes(&x));
     ren__emit_window(&t, n);
     ren__emit_read(&t, 0, e->grads[index], &y);
-    ren__emit_read(&t, 1, e->values[input], &x);
+    ren__emit_read(&t, 1, ren__emit_value(e, input), &x);
     ren__emit_read(&t, 2, e->values[index], &y);
     ren__emit_read(&t, 3, e->saved[index][0], &unsized);
     ren__emit_write(&t, 4, dx, &x);
@@ -106,7 +106,7 @@ static void average_forward(ren__emitter *e, uint32_t index)
     if (n->kind == REN__NODE_AVG_POOL) {
         ren__emit_window(&t, n);
     }
-    ren__emit_read(&t, 0, e->values[n->inputs[0]], &x);
+    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
     ren__emit_write(&t, 1, ren__emit_output(e, index), &y);
     ren__emit_task(e, &t);
 }

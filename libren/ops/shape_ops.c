@@ -45,8 +45,8 @@ static void add_forward(ren__emitter *e, uint32_t index)
     const ren__node *n = e->nodes[index];
     ren__tensor_desc x = ren__emit_desc(e, index);
     ren__task t = ren__emit_op(e, n, REN__OP_ADD, REN_STREAM_COMP_3, 3 * ren__tensor_bytes(&x));
-    ren__emit_read(&t, 0, e->values[n->inputs[0]], &x);
-    ren__emit_read(&t, 1, e->values[n->inputs[1]], &x);
+    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
+    ren__emit_read(&t, 1, ren__emit_value(e, n->inputs[1]), &x);
     ren__emit_write(&t, 2, ren__emit_output(e, index), &x);
     ren__emit_task(e, &t);
 }
@@ -138,7 +138,7 @@ static void concat_forward(ren__emitter *e, uint32_t index)
     ren__tensor_desc descs[REN__NODE_INPUTS];
     uint32_t count = n->input_count;
     for (uint32_t i = 0; i < count; i++) {
-        values[i] = e->values[n->inputs[i]];
+        values[i] = ren__emit_value(e, n->inputs[i]);
         descs[i] = ren__emit_desc(e, n->inputs[i]);
     }
     if (count > CONCAT_OPERANDS) {
@@ -206,7 +206,7 @@ static ren_status flatten_shape(const ren__node *n, const ren__shape_in *in, ren
 
 static void flatten_forward(ren__emitter *e, uint32_t index)
 {
-    e->values[index] = e->values[e->nodes[index]->inputs[0]];
+    e->values[index] = ren__emit_value(e, e->nodes[index]->inputs[0]);
 }
 
 static void flatten_backward(ren__emitter *e, uint32_t index)

@@ -25,9 +25,11 @@ static ren_status take_block(ren__diff *d)
     size_t wants = carve(&at, nodes, 1);
     size_t used = carve(&at, params, 1);
     size_t values = carve(&at, nodes, sizeof(uint32_t));
+    size_t casts = carve(&at, nodes, sizeof(uint32_t));
     size_t grads = carve(&at, nodes, sizeof(uint32_t));
     size_t saved = carve(&at, nodes, sizeof d->saved[0]);
     size_t param_values = carve(&at, params, sizeof(uint32_t));
+    size_t param_casts = carve(&at, params, sizeof(uint32_t));
     size_t param_grads = carve(&at, params, sizeof(uint32_t));
     size_t descs = carve(&at, params, sizeof(ren__tensor_desc));
     unsigned char *block = ren__host_calloc(d->model->allocator, 1, at + 64u);
@@ -40,9 +42,11 @@ static ren_status take_block(ren__diff *d)
     d->wants_grad = block + wants;
     d->param_used = block + used;
     d->values = (uint32_t *)(void *)(block + values);
+    d->casts = (uint32_t *)(void *)(block + casts);
     d->grads = (uint32_t *)(void *)(block + grads);
     d->saved = (uint32_t(*)[REN__NODE_SAVED])(void *)(block + saved);
     d->param_values = (uint32_t *)(void *)(block + param_values);
+    d->param_casts = (uint32_t *)(void *)(block + param_casts);
     d->param_grads = (uint32_t *)(void *)(block + param_grads);
     d->param_descs = (ren__tensor_desc *)(void *)(block + descs);
     return REN_OK;
@@ -131,6 +135,35 @@ void ren__diff_deinit(ren__diff *d)
 
 /* ------------------------------------------------------------------ emission */
 
+/* The trained parameters in the step's precision: half the bytes, the same order. Made anew at each
+ * step's beginning, on UPDATE, so that what the host writes between two steps is in them. */
+static uint32_t emit_weights(ren__diff *d, ren__task_graph *g)
+{
+    uint64_t bytes = d->model->trained_bytes;
+    if (d->precision == REN_F32 || bytes == 0) {
+        return REN__NO_VALUE;
+    }
+    ren__tensor_desc from = ren__emit_vector_desc(bytes / sizeof(float));
+    ren__tensor_desc to = from;
+    uint32_t weights = ren__task_graph_value(g, "weights", REN__VALUE_LOCAL, bytes / 2);
+    ren__task t;
+    memset(&t, 0, sizeof t);
+    to.dtype = d->precision;
+    t.name = "weights";
+    t.segment = "cast";
+    t.stream = REN_STREAM_UPDATE;
+    t.cost = bytes + bytes / 2;
+    t.op.struct_size = (uint32_t)sizeof t.op;
+    t.op.kind = REN__OP_CAST;
+    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+        t.operand[i] = REN__NO_VALUE;
+    }
+    ren__emit_read(&t, 0, ren__task_graph_alias(g, "weights", d->params, 0, bytes), &from);
+    ren__emit_write(&t, 1, weights, &to);
+    ren__task_graph_add(g, &t);
+    return weights;
+}
+
 static void emit_statistic(ren__diff *d, ren__task_graph *g, uint32_t param)
 {
     const ren__param *p = d->model->params[param];
@@ -148,6 +181,7 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
 {
     const ren_model *m = d->model;
     uint64_t statistics_bytes = m->region_bytes - m->trained_bytes;
+    uint32_t weights;
     d->params = REN__NO_VALUE;
     d->grad_root = REN__NO_VALUE;
     d->statistics = REN__NO_VALUE;
@@ -168,6 +202,7 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
         d->statistics_in =
             ren__task_graph_value(g, "statistics so far", REN__VALUE_EXTERNAL, statistics_bytes);
     }
+    weights = emit_weights(d, g);
     for (uint32_t i = 0; i < m->param_count; i++) {
         const ren__param *p = m->params[i];
         d->param_descs[i] = p->desc;
@@ -177,6 +212,10 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
             continue;
         }
         d->param_values[i] = ren__task_graph_alias(g, p->name, d->params, p->offset, p->bytes);
+        d->param_casts[i] =
+            weights != REN__NO_VALUE && p->role == REN__PARAM_TRAINED
+                ? ren__task_graph_alias(g, p->name, weights, p->offset / 2, p->bytes / 2)
+                : d->param_values[i];
         if (d->training && p->role == REN__PARAM_STATISTIC) {
             emit_statistic(d, g, i);
         } else if (d->training && is_trained(d, i)) {
@@ -194,28 +233,36 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
                       .node_count = m->node_count,
                       .batch = batch,
                       .training = d->training,
+                      .precision = d->precision,
+                      .dynamic_scale = d->dynamic_scale,
                       .segment = "forward",
                       .values = d->values,
+                      .casts = d->casts,
                       .grads = d->grads,
                       .wants_grad = d->wants_grad,
                       .saved = d->saved,
                       .param_values = d->param_values,
+                      .param_casts = d->param_casts,
                       .param_grads = d->param_grads,
                       .param_descs = d->param_descs,
-                      .control = REN__NO_VALUE};
+                      .control = REN__NO_VALUE,
+                      .state = REN__NO_VALUE};
     emit_params(d, g);
     if (d->training) {
         e.control = ren__task_graph_value(g, "control", REN__VALUE_EXTERNAL, sizeof(ren__control));
+        e.state = ren__task_graph_value(g, "state", REN__VALUE_FIXED, sizeof(ren__state));
     }
     d->control = e.control;
+    d->state = e.state;
     for (uint32_t i = 0; i <= d->target; i++) {
         const ren__node *n = m->nodes[i];
         d->grads[i] = REN__NO_VALUE;
+        d->casts[i] = REN__NO_VALUE;
         if (!d->needed[i]) {
             continue;
         }
         if (n->kind == REN__NODE_INPUT) {
-            ren__tensor_desc desc = ren__emit_desc(&e, i);
+            ren__tensor_desc desc = ren__emit_full_desc(&e, i);
             d->values[i] =
                 ren__task_graph_value(g, n->name, REN__VALUE_EXTERNAL, ren__tensor_bytes(&desc));
         } else {

@@ -24,15 +24,19 @@ typedef struct ren__diff {
     ren_model *model;
     uint32_t target;
     uint32_t training;
-    ren__phase phase;      /* the caller's, before emit */
+    ren__phase phase; /* the caller's, before emit; so the next two */
+    ren_dtype precision;
+    uint32_t dynamic_scale;
     const uint8_t *frozen; /* by parameter; the caller's; NULL = none */
     uint8_t *needed;       /* by node: the target depends on it */
     uint8_t *wants_grad;   /* by node: needed, and depends on a trained parameter */
     uint8_t *param_used;   /* by parameter: of a needed node */
     uint32_t *values;      /* by node: the value of its output; an input's is EXTERNAL */
+    uint32_t *casts;       /* by node */
     uint32_t *grads;       /* by node */
     uint32_t (*saved)[REN__NODE_SAVED];
     uint32_t *param_values; /* by parameter */
+    uint32_t *param_casts;  /* by parameter: in `precision` */
     uint32_t *param_grads;  /* by parameter: its gradient, or a statistic's new value */
     ren__tensor_desc *param_descs;
     /* Roots. FIXED, except control: EXTERNAL. In inference only `params`. */
@@ -43,6 +47,7 @@ typedef struct ren__diff {
     uint32_t statistics;
     uint32_t statistics_in;
     uint32_t control;
+    uint32_t state;
     void *block;
     size_t block_bytes;
 } ren__diff;

@@ -119,6 +119,8 @@ static ren_status make_phase(ren_trainer *t, ren__step_plan *sp, ren__phase_plan
         return status;
     }
     d.phase = phase;
+    d.precision = t->precision;
+    d.dynamic_scale = t->dynamic_scale;
     ren__diff_freeze(&d, sp->frozen);
     status = ren__task_graph_create(t->model->allocator, &g);
     if (status == REN_OK) {
@@ -407,7 +409,7 @@ static ren_status run_setup(ren_trainer *t, ren_error *err)
     setup v = {.t = t};
     ren__chain_post post = {.seq = &v.seq, .deliver = REN_DELIVER_NONE};
     memset(t->spare, 0, sizeof *t->spare);
-    t->spare->loss_scale = 1.0f;
+    t->spare->loss_scale = t->first_scale;
     post.work.issue = setup_issue;
     post.work.finish = setup_finish;
     post.work.self = &v;
@@ -426,15 +428,6 @@ static ren_status run_setup(ren_trainer *t, ren_error *err)
 }
 
 /* ------------------------------------------------------------------ life */
-
-/* What this version does not do yet, by name. */
-static ren_status check_supported(const ren_trainer_config *c, ren_error *err)
-{
-    if (c->precision != REN_PRECISION_F32) {
-        return REN__FAIL(err, REN_ERR_UNSUPPORTED, "mixed precision is not there yet");
-    }
-    return REN_OK;
-}
 
 static ren_status check_scalars(const ren_trainer_config *c, ren_error *err)
 {
@@ -458,6 +451,11 @@ static ren_status check_scalars(const ren_trainer_config *c, ren_error *err)
     }
     if (c->clip_norm < 0.0f) {
         return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "clip_norm is negative");
+    }
+    if (c->precision == REN_PRECISION_MIXED_F16 &&
+        !(c->loss_scale >= 1.0f && c->loss_scale <= 16777216.0f)) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "loss_scale %g is not in [1, 2^24]",
+                         (double)c->loss_scale);
     }
     if (c->ema_decay < 0.0f || c->ema_decay >= 1.0f) {
         return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "ema_decay %g is not in [0, 1)",
@@ -577,7 +575,12 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
     t->loss = node;
     t->optimizer = config->optimizer;
     t->clips = config->clip_norm > 0.0f;
-    t->checks = t->clips;
+    t->checks = t->clips || config->precision != REN_PRECISION_F32;
+    t->precision = config->precision == REN_PRECISION_MIXED_F16    ? REN_F16
+                   : config->precision == REN_PRECISION_MIXED_BF16 ? REN_BF16
+                                                                   : REN_F32;
+    t->dynamic_scale = t->precision == REN_F16;
+    t->first_scale = t->dynamic_scale ? config->loss_scale : 1.0f;
     t->averages = config->ema_decay > 0.0f;
     t->window = config->accumulate_steps ? config->accumulate_steps : 1;
     t->next_index = 1;
@@ -601,9 +604,6 @@ ren_status ren__trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_
         return REN__FAIL(err, status, "a trainer cannot be made here");
     }
     status = check_scalars(config, err);
-    if (status == REN_OK) {
-        status = check_supported(config, err);
-    }
     if (status != REN_OK) {
         return status;
     }

@@ -101,8 +101,11 @@ struct ren_trainer {
     uint32_t loss; /* node */
     ren_optimizer optimizer;
     uint32_t clips;
-    uint32_t checks;      /* the plan holds CHECK: a step may be skipped */
-    uint32_t averages;    /* the plan holds EMA */
+    uint32_t checks;     /* the plan holds CHECK: a step may be skipped */
+    uint32_t averages;   /* the plan holds EMA */
+    ren_dtype precision; /* of tensors in both passes */
+    uint32_t dynamic_scale;
+    float first_scale;
     uint32_t window;      /* steps to an update */
     uint32_t param_count; /* [set] of the model, averages included */
     uint32_t batch;       /* the full one */

@@ -28,7 +28,7 @@ static uint64_t align_up(uint64_t bytes)
     return (bytes + REN__ALIGN - 1) / REN__ALIGN * REN__ALIGN;
 }
 
-static ren__task update_task(const char *name, ren__op_kind kind)
+static ren__task update_task(const ren__step_update *u, const char *name, ren__op_kind kind)
 {
     ren__task t;
     memset(&t, 0, sizeof t);
@@ -37,6 +37,7 @@ static ren__task update_task(const char *name, ren__op_kind kind)
     t.stream = REN_STREAM_UPDATE;
     t.op.struct_size = (uint32_t)sizeof t.op;
     t.op.kind = kind;
+    t.op.dynamic_scale = u->t->dynamic_scale;
     for (uint32_t i = 0; i < REN__OPERANDS; i++) {
         t.operand[i] = REN__NO_VALUE;
     }
@@ -58,7 +59,7 @@ static void read_control(const ren__step_update *u, ren__task *t, uint32_t opera
 static void add_copy(ren__step_update *u, const char *name, uint32_t to, uint64_t to_offset,
                      uint32_t from, uint64_t from_offset, uint64_t bytes)
 {
-    ren__task t = update_task(name, REN__OP_NONE);
+    ren__task t = update_task(u, name, REN__OP_NONE);
     t.kind = REN__TASK_COPY;
     t.operand[0] = to;
     t.operand_offset[0] = to_offset;
@@ -80,7 +81,7 @@ static void clear_frozen(ren__step_update *u)
     for (uint32_t i = 0; i < m->param_count && u->d->frozen; i++) {
         const ren__param *p = m->params[i];
         if (p->role == REN__PARAM_TRAINED && u->d->param_used[i] && u->d->frozen[i]) {
-            ren__task t = update_task(p->name, REN__OP_NONE);
+            ren__task t = update_task(u, p->name, REN__OP_NONE);
             t.kind = REN__TASK_FILL;
             t.operand[0] = u->d->grad_root;
             t.operand_offset[0] = p->offset;
@@ -101,7 +102,7 @@ static void add_sum(ren__step_update *u)
         return;
     }
     u->sum_in = ren__task_graph_value(u->g, "sum so far", REN__VALUE_EXTERNAL, bytes);
-    ren__task t = update_task("sum", REN__OP_ADD);
+    ren__task t = update_task(u, "sum", REN__OP_ADD);
     t.cost = 3 * bytes;
     ren__emit_read(&t, 0, u->sum_in, &flat);
     ren__emit_read(&t, 1, u->d->grad_root, &flat);
@@ -119,7 +120,7 @@ static void add_check(ren__step_update *u)
 {
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
     ren__tensor_desc flat = ren__emit_vector_desc(u->t->model->trained_bytes / sizeof(float));
-    ren__task t = update_task("check", REN__OP_CHECK);
+    ren__task t = update_task(u, "check", REN__OP_CHECK);
     ren__emit_read(&t, 0, gradients(u), &flat);
     read_control(u, &t, 1);
     change(&t, 2, u->state, &state);
@@ -129,7 +130,7 @@ static void add_check(ren__step_update *u)
 static void add_advance(ren__step_update *u)
 {
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
-    ren__task t = update_task("advance", REN__OP_ADVANCE);
+    ren__task t = update_task(u, "advance", REN__OP_ADVANCE);
     read_control(u, &t, 0);
     change(&t, 1, u->state, &state);
     ren__task_graph_add(u->g, &t);
@@ -152,7 +153,7 @@ static ren__task optimizer_task(ren__step_update *u, const char *name, uint64_t 
 {
     ren__tensor_desc flat = ren__emit_vector_desc(bytes / sizeof(float));
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
-    ren__task t = update_task(name, optimizer_kind(u->t));
+    ren__task t = update_task(u, name, optimizer_kind(u->t));
     t.cost = 4 * bytes;
     ren__emit_read(&t, 0, ren__task_graph_alias(u->g, name, gradients(u), from, bytes), &flat);
     read_control(u, &t, 1);
@@ -216,7 +217,7 @@ static void add_average(ren__step_update *u, uint64_t from, uint64_t bytes)
 {
     ren__tensor_desc flat = ren__emit_vector_desc(bytes / sizeof(float));
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
-    ren__task t = update_task("average", REN__OP_EMA);
+    ren__task t = update_task(u, "average", REN__OP_EMA);
     t.cost = 3 * bytes;
     ren__emit_read(&t, 0, ren__task_graph_alias(u->g, "average", u->d->params, from, bytes), &flat);
     read_control(u, &t, 1);
@@ -241,7 +242,7 @@ static void add_commit(ren__step_update *u, uint64_t from, uint64_t bytes)
     }
     ren__tensor_desc flat = ren__emit_vector_desc(bytes / sizeof(float));
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
-    ren__task t = update_task("statistics", REN__OP_COMMIT);
+    ren__task t = update_task(u, "statistics", REN__OP_COMMIT);
     ren__emit_read(
         &t, 0, ren__task_graph_alias(u->g, "statistics", u->d->statistics, staged, bytes), &flat);
     ren__emit_read(&t, 1, u->state, &state);
@@ -281,7 +282,7 @@ static void add_values(ren__step_update *u)
 {
     const ren_trainer *t = u->t;
     uint64_t bytes = t->model->trained_bytes;
-    u->state = ren__task_graph_value(u->g, "state", REN__VALUE_FIXED, sizeof(ren__state));
+    u->state = u->d->state;
     u->average = REN__NO_VALUE;
     u->counts = REN__NO_VALUE;
     u->sum_in = REN__NO_VALUE;

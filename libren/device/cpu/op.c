@@ -238,6 +238,9 @@ static const build_fn builders[REN__OP_KINDS] = {
 
 static void free_op(ren__device *dev, ren__op *op)
 {
+    if (op->full) {
+        free_op(dev, op->full);
+    }
     for (uint32_t i = 0; i < op->step_count; i++) {
         dnnl_primitive_destroy(op->steps[i].primitive);
     }
@@ -277,6 +280,15 @@ ren_status ren__cpu_op_create(ren__device *dev, uint32_t lane, const ren__op_des
     }
     op->desc = *desc;
     op->threads = 1;
+    if (ren__cpu_is_half(desc)) {
+        ren_status made = ren__cpu_half_create(dev, op, needs, err);
+        if (made != REN_OK) {
+            free_op(dev, op);
+            return made;
+        }
+        *out = op;
+        return REN_OK;
+    }
     ren__cpu_build b = {.dev = dev, .op = op, .desc = desc, .err = err};
     int threads_before = omp_get_max_threads ? omp_get_max_threads() : 1;
     ren__cpu_set_work(&b, 0.0);
@@ -307,6 +319,9 @@ ren_status ren__cpu_op_run(ren__op *op, dnnl_stream_t stream, void *const *opera
                            void *workspace)
 {
     unsigned char *bytes = workspace;
+    if (op->full) {
+        return ren__cpu_half_run(op, stream, operands, bytes);
+    }
     if (op->before) {
         op->before(op, operands, bytes ? bytes + op->own_offset : NULL);
     }

@@ -9,6 +9,9 @@
  *           (oneDNN's scratchpads, reordered weights, our own buffers) is laid out in one workspace
  *           that the caller lends per launch, as oneDNN's user mode allows.
  *
+ * Half precision. A tensor of f16 or bf16 is stored so and computed in f32: op_half.c puts casts
+ * around the operation in f32, in the workspace.
+ *
  * Number of threads. An operation's split over threads, and so the order of its sums, is fixed when
  * its primitives are made. It depends on the operation's amount of work and on config.cpu_threads
  * alone, never on the lane or on how many lanes there are, so results do not depend on them either.
@@ -46,6 +49,10 @@ struct ren__op {
         int operand;     /* -1: in the workspace */
         uint64_t offset; /* into the workspace */
     } memories[REN__CPU_OP_MEMORIES];
+    ren__op *full;                       /* op_half.c: the operation in f32, else NULL */
+    uint64_t full_offset[REN__OPERANDS]; /* of its operands that are stored in half */
+    uint32_t halves;                     /* which, a bit each */
+    uint32_t written;                    /* by the operation, a bit each */
 };
 
 /* What lives only while an operation is being made; op_create drops all of it. */
@@ -101,6 +108,16 @@ static inline bool ren__cpu_has(const ren__op_desc *desc, uint32_t operand)
 {
     return desc->operand[operand].rank != 0;
 }
+
+/* op_half.c. Does any operand ask for casts around the operation? Then: make it, run it. */
+bool ren__cpu_is_half(const ren__op_desc *desc);
+ren_status ren__cpu_half_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
+                                ren_error *err);
+ren_status ren__cpu_half_run(ren__op *op, dnnl_stream_t stream, void *const *operands,
+                             unsigned char *workspace);
+
+/* op_pointwise.c: n elements of one dtype into another. */
+void ren__cpu_cast(void *to, ren_dtype to_dtype, const void *from, ren_dtype from_dtype, size_t n);
 
 /* One builder per family. */
 ren_status ren__cpu_build_linear(ren__cpu_build *b);

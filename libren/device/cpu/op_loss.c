@@ -63,6 +63,13 @@ static void cross_entropy_loss(const ren__op *op, void *const *operands, unsigne
     *loss = (float)(sum / (double)rows);
 }
 
+/* What a backward pass begins with in place of 1. */
+static float loss_scale(const ren__op *op, void *const *operands)
+{
+    const ren__state *state = operands[4];
+    return op->desc.dynamic_scale ? state->loss_scale : 1.0f;
+}
+
 static void cross_entropy_gradient(const ren__op *op, void *const *operands,
                                    unsigned char *workspace)
 {
@@ -73,7 +80,7 @@ static void cross_entropy_gradient(const ren__op *op, void *const *operands,
     float *dlogits = operands[3];
     const float smoothing = op->desc.alpha;
     const float spread = smoothing / (float)classes;
-    const float scale = 1.0f / (float)rows;
+    const float scale = loss_scale(op, operands) / (float)rows;
     (void)workspace;
     for (size_t r = 0; r < rows; r++) {
         const float *p = prob + r * classes;
@@ -89,15 +96,6 @@ static void cross_entropy_gradient(const ren__op *op, void *const *operands,
     }
 }
 
-static ren_status check_static_scale(ren__cpu_build *b)
-{
-    if (b->desc->dynamic_scale) {
-        return REN__CPU_FAIL(b->err, REN_ERR_UNSUPPORTED,
-                             "the cpu device computes in f32 and has no loss scaling");
-    }
-    return REN_OK;
-}
-
 ren_status ren__cpu_build_cross_entropy(ren__cpu_build *b)
 {
     const ren__op_desc *d = b->desc;
@@ -110,7 +108,6 @@ ren_status ren__cpu_build_cross_entropy(ren__cpu_build *b)
                              "label smoothing must be at least 0 and below 1");
     }
     if (d->kind == REN__OP_XENT_BWD) {
-        REN__TRY(check_static_scale(b));
         b->op->after = cross_entropy_gradient;
         return REN_OK;
     }
@@ -163,7 +160,7 @@ static void regression_gradient(const ren__op *op, void *const *operands, unsign
     const float *target = operands[1];
     float *dx = operands[3];
     const float delta = op->desc.alpha;
-    const float scale = (is_huber(op) ? 1.0f : 2.0f) / (float)n;
+    const float scale = (is_huber(op) ? 1.0f : 2.0f) * loss_scale(op, operands) / (float)n;
     (void)workspace;
     for (size_t i = 0; i < n; i++) {
         float e = x[i] - target[i];
@@ -184,9 +181,6 @@ ren_status ren__cpu_build_regression(ren__cpu_build *b)
     REN__TRY(ren__cpu_expect_elements(b, backward ? 3u : 2u, backward ? elements : 1u));
     if (is_huber(b->op) && !(d->alpha > 0.0f)) {
         return REN__CPU_FAIL(b->err, REN_ERR_INVALID_ARGUMENT, "huber's delta must be above 0");
-    }
-    if (backward) {
-        REN__TRY(check_static_scale(b));
     }
     b->op->after = backward ? regression_gradient : regression_loss;
     return REN_OK;

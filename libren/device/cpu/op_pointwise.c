@@ -247,26 +247,30 @@ static float load(const void *data, ren_dtype dtype, size_t i)
     }
 }
 
-static void cast(const ren__op *op, void *const *operands, unsigned char *workspace)
+void ren__cpu_cast(void *to, ren_dtype to_dtype, const void *from, ren_dtype from_dtype, size_t n)
 {
-    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
-    const ren_dtype from = op->desc.operand[0].dtype;
-    const ren_dtype to = op->desc.operand[1].dtype;
-    (void)workspace;
     for (size_t i = 0; i < n; i++) {
-        float value = load(operands[0], from, i);
-        switch (to) {
+        float value = load(from, from_dtype, i);
+        switch (to_dtype) {
         case REN_F16:
-            ((uint16_t *)operands[1])[i] = to_f16(value);
+            ((uint16_t *)to)[i] = to_f16(value);
             break;
         case REN_BF16:
-            ((uint16_t *)operands[1])[i] = to_bf16(value);
+            ((uint16_t *)to)[i] = to_bf16(value);
             break;
         default:
-            ((float *)operands[1])[i] = value;
+            ((float *)to)[i] = value;
             break;
         }
     }
+}
+
+static void cast(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const ren__tensor_desc *from = &op->desc.operand[0];
+    (void)workspace;
+    ren__cpu_cast(operands[1], op->desc.operand[1].dtype, operands[0], from->dtype,
+                  (size_t)ren__tensor_elements(from));
 }
 
 ren_status ren__cpu_build_cast(ren__cpu_build *b)

@@ -7,7 +7,7 @@
  *           from step to step from the state block, so replays need no change.
  * Order     sums run over the elements in order, in double.
  *
- * Every optimizer first turns the stored gradient into g = stored / (grad_divisor loss_scale) and,
+ * Every optimizer first turns the stored gradient into g = stored / (grad_divisor step_scale) and,
  * when clip_norm is set, times min(1, clip_norm / (grad_norm + 1e-6)), grad_norm being what CHECK
  * found. When CHECK found an inf or NaN, found_inf is set and nothing at all is changed.
  */
@@ -23,9 +23,10 @@
 #define GROWTH_INTERVAL 2000u
 #define LARGEST_SCALE   16777216.0f
 
+/* ADVANCE, which goes before the optimizers, may have changed loss_scale for the next step. */
 static double divisor(const ren__op *op, const ren__control *control, const ren__state *state)
 {
-    double scale = op->desc.dynamic_scale ? (double)state->loss_scale : 1.0;
+    double scale = op->desc.dynamic_scale ? (double)state->step_scale : 1.0;
     return (double)control->grad_divisor * scale;
 }
 
@@ -71,6 +72,7 @@ static void check(const ren__op *op, void *const *operands, unsigned char *works
     ren__state *state = operands[2];
     (void)workspace;
     double sum = sum_of_squares(g, n);
+    state->step_scale = state->loss_scale;
     /* Squares of finite f32 are finite in double, and so is any sum of them that fits memory. */
     state->found_inf = isfinite(sum) ? 0u : 1u;
     state->grad_norm = (float)(sqrt(sum) / divisor(op, control, state));
