@@ -74,7 +74,7 @@ static uint32_t take_freed(ren__road *road)
     uint32_t turned = REN__INDEX_NONE;
     while (index != REN__INDEX_NONE) {
         uint32_t next = road->next[index];
-        road->next[index] = turned;
+        ren__index_stack_link(&road->free, index, turned);
         turned = index;
         index = next;
     }

@@ -547,6 +547,61 @@ static void test_wait_for_a_work_that_broke_off(void)
     (void)sem_destroy(&flag.gate);
 }
 
+static ren_status note_issued(void *self, ren__submit *s)
+{
+    (void)s;
+    *(uint64_t *)self = rt->stream_issued[REN_STREAM_TRANS];
+    return REN_OK;
+}
+
+/* A lane is held until it has no room; a work that needs room on every lane comes, then more
+ * jobs of the full lane. Fails when the room that comes free goes to those younger jobs, so that
+ * a steady flood on one stream would keep a training step for ever. */
+static void test_work_gets_room_beside_a_flood(void)
+{
+    enum {
+        BEFORE = 9000, /* more than the lane takes */
+        BEHIND = 4000
+    };
+    ren_runtime_config config = ren_test_config();
+    uint64_t issued = 0;
+    ren_buffer buffer;
+    ren_job_desc d;
+    ren__work work;
+    config.ring_entries = 16384;
+    rt = ren_test_runtime(&config);
+    if (rt->caps.lane_commands > BEFORE) {
+        ren_test_skip("this device's queues are longer than the test's flood");
+        close_rt();
+        return;
+    }
+    buffer = make_buffer(REN_STREAM_TRANS);
+    ren_test_hold(rt, REN_STREAM_TRANS);
+    d = make_fill(REN_STREAM_TRANS, buffer, 1);
+    for (int i = 0; i < BEFORE; i++) {
+        (void)post(&d);
+    }
+    settle(REN_STREAM_COMP_1);
+    memset(&work, 0, sizeof work);
+    work.issue = note_issued;
+    work.finish = finish_nothing;
+    work.self = &issued;
+    work.stream = REN_STREAM_UPDATE;
+    CU_ASSERT_EQUAL(ren__work_post(rt, &work, NULL, NULL, REN_DELIVER_NONE, 0, NULL), REN_OK);
+    for (int i = 0; i < BEHIND; i++) {
+        (void)post(&d);
+    }
+    d = ren_job_desc_default();
+    d.kind = REN_JOB_BARRIER;
+    d.stream = REN_STREAM_COMP_1;
+    d.priority = REN_PRIORITY_REALTIME; /* which does not stand behind the work */
+    CU_ASSERT_EQUAL(ren_wait(rt, post(&d), LONG), REN_OK);
+    ren_test_release(rt, REN_STREAM_TRANS);
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
+    CU_ASSERT(issued > 0 && issued <= BEFORE);
+    close_rt();
+}
+
 /* ------------------------------------------------------------------ handles, clocks, limits */
 
 /* A slot that has been used 2^31 times: its jobs can still be waited for, named and cancelled. */
@@ -789,6 +844,7 @@ int main(int argc, char **argv)
          test_refused_command_keeps_the_buffers_history},
         {"test_memory_of_a_refused_job_becomes_quiet", test_memory_of_a_refused_job_becomes_quiet},
         {"test_wait_for_a_work_that_broke_off", test_wait_for_a_work_that_broke_off},
+        {"test_work_gets_room_beside_a_flood", test_work_gets_room_beside_a_flood},
         {"test_handles_after_two_thousand_million_uses",
          test_handles_after_two_thousand_million_uses},
         {"test_times_of_a_job_go_forward", test_times_of_a_job_go_forward},
