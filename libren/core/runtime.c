@@ -451,9 +451,9 @@ ren_status ren__runtime_drain(ren_runtime *rt, uint64_t timeout_ns)
     return status;
 }
 
-/* Finish what the threads of the lanes will not: they sleep in a device that does not answer, or are
- * inside the function of a HOST job. Such a job's batch ends with it and is its thread's to finish
- * when the function returns; what is behind it need not wait. */
+/* Finish what the threads of the lanes will not: they sleep in a device that does not answer, or
+ * are inside the function of a HOST job. Such a job's batch ends with it and is its thread's to
+ * finish when the function returns; what is behind it need not wait. */
 static void take_over_lanes(ren_runtime *rt)
 {
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
