@@ -22,13 +22,14 @@
  *
  * Why nothing in a graph goes stale. A graph holds addresses and operations. Those of a resolved
  * plan never change: parameters, gradients, moments and state are allocated once with the trainer,
- * LOCAL values and workspaces once with the plan, operations are made once at resolve. The only
- * addresses given at issue are the input slots and the control block, which have two values each,
- * hence one graph for each place. What differs from step to step (learning rate and the other
- * scalars, step index, dropout's counter) is read by kernels from the control block, the rest from
- * the device's own state; the copies into the control block and out of the state differ in their
- * host side and stay outside. So an executable is never updated: another batch size is another
- * plan with graphs of its own, and graph_updates stays 0.
+ * LOCAL values and workspaces once with the plan, operations are made once at resolve. The
+ * addresses given at issue (input slots, control block, sums that go from step to step) depend on
+ * the place alone, hence one graph for each place. What differs from step to step (learning rate
+ * and the other scalars, step index, dropout's counter) is read by kernels from the control block,
+ * the rest from the device's own state; the copies into the control block and out of the state
+ * differ in their host side and stay outside. So an executable is never updated: another batch
+ * size, phase or set of frozen parameters is another plan with graphs of its own, and graph_updates
+ * stays 0.
  *
  * Why two launches of one graph never overlap. A launch sits in UPDATE's lane and the plan ends
  * there behind all its lanes; the next launch, of either graph, comes behind it. The two graphs

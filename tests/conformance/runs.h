@@ -18,6 +18,7 @@ typedef struct run_spec {
     uint32_t steps;
     uint32_t block;      /* batch sizes change after so many steps; 0 = the full batch always */
     uint32_t sizes;      /* of batches in turn, with `block`: full, full - 1, ... */
+    uint32_t window;     /* steps of an update; with it clipping and an average; 0 = none of it */
     uint32_t vary;       /* 1 = another learning rate each step */
     uint64_t left_out;   /* bit i: step i is not posted (i < 64) */
     uint32_t one_by_one; /* 1 = wait for each step */

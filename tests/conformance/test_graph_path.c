@@ -108,6 +108,29 @@ static void test_streams_agree(void)
     run_free(&base);
 }
 
+/* Steps that are summed up take turns with steps that update: each kind has its plan, and each plan
+ * its graphs, also where the sum of one step is read by the graph of the next (an odd window, so
+ * that each kind comes to both places). Clipping and the average come with the update. */
+static void test_windows_agree(void)
+{
+    static run_result base, other;
+    for (uint32_t window = 1; window <= 3; window++) {
+        run_spec spec = run_default(NET_TINYRES);
+        spec.optimizer = window == 2 ? REN_OPTIMIZER_LARS : REN_OPTIMIZER_ADAM;
+        spec.window = window;
+        spec.steps = 60;
+        spec.block = 30;
+        spec.queued = 1;
+        run_alone(&spec, &base);
+        CU_ASSERT_EQUAL(base.graph_steps, 0);
+        spec.queued = 0;
+        run_alone(&spec, &other);
+        run_same(&base, &other);
+        CU_ASSERT_EQUAL(other.graph_steps, spec.steps - 2 * window * spec.after);
+        run_free(&base);
+    }
+}
+
 static void on_loss(const ren_completion *c, void *user)
 {
     ren_step_result r;
@@ -482,6 +505,7 @@ int main(int argc, char **argv)
         {"test_paths_agree_branches", test_paths_agree_branches},
         {"test_scalar_every_step", test_scalar_every_step},
         {"test_streams_agree", test_streams_agree},
+        {"test_windows_agree", test_windows_agree},
         {"test_dropout_draws_anew", test_dropout_draws_anew},
         {"test_only_steady_steps_are_captured", test_only_steady_steps_are_captured},
         {"test_path_is_reported", test_path_is_reported},
