@@ -99,6 +99,16 @@ static void finisher_flush(finisher *f)
     ring_waiters(f);
 }
 
+/* One writer in general: the lane's thread. Two when an abort goes past a HOST job that runs, and
+ * then the value must not go back. */
+static void raise_to(_Atomic uint64_t *value, uint64_t to, memory_order order)
+{
+    uint64_t seen = atomic_load_explicit(value, memory_order_relaxed);
+    while (seen < to &&
+           !atomic_compare_exchange_weak_explicit(value, &seen, to, order, memory_order_relaxed)) {
+    }
+}
+
 void ren__completion_fill(ren__slot *slot, ren_status status, ren_completion *out, ren_error *err)
 {
     ren_runtime *rt = slot->rt;
@@ -252,13 +262,8 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
     f->failed += status < 0;
     f->cancelled += status == REN_CANCELLED;
     f->told = true;
-    if (slot->timeline_value >
-        atomic_load_explicit(&rt->timeline[slot->stream], memory_order_relaxed)) {
-        /* release: pairs with ren_timeline_value's acquire. One writer: the lane's claimer; two
-         * when an abort goes past a HOST job that runs, and then the value must not go back. */
-        atomic_store_explicit(&rt->timeline[slot->stream], slot->timeline_value,
-                              memory_order_release);
-    }
+    /* release: pairs with ren_timeline_value's acquire. */
+    raise_to(&rt->timeline[slot->stream], slot->timeline_value, memory_order_release);
     /* release: pairs with the acquire of ren_wait, ren_job_status and of the submitter. */
     atomic_store_explicit(&slot->word, ren__word_make(generation, REN__SLOT_DONE, status),
                           memory_order_release);
@@ -301,9 +306,7 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
     atomic_store_explicit(&lane->completed_commands, commands, memory_order_relaxed);
     /* seq_cst: release for the submitter, which may now reuse the batch and the memory it touched;
      * and ordered before the load of wants_credit, see blocked_push. */
-    if (atomic_load_explicit(&lane->completed, memory_order_relaxed) < seq) {
-        atomic_store_explicit(&lane->completed, seq, memory_order_seq_cst);
-    } /* else an abort has finished later batches while this one's HOST job ran */
+    raise_to(&lane->completed, seq, memory_order_seq_cst);
     if (atomic_load_explicit(&rt->wants_credit, memory_order_seq_cst)) {
         ren__doorbell_ring_if_asleep(&rt->submit_bell);
     }

@@ -655,7 +655,7 @@ static uint32_t retry_blocked(ren_runtime *rt, uint32_t limit)
             n += retry_lane(rt, &rt->lanes[l], limit - n, &left);
         }
     } while (n != before && left);
-    if (!left) {
+    if (!left && !rt->broken) { /* a job that went just now may have broken off */
         atomic_store_explicit(&rt->wants_credit, false, memory_order_relaxed);
     }
     return n;

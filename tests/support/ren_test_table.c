@@ -15,6 +15,7 @@
 #define MOST_TABLES 4
 /* Commands that one command may become: poison, delay, hold, two reports, itself. */
 #define COMMANDS_PER_COMMAND 6u
+#define LEAST_COMMANDS       800u
 
 /* Every hook ever made, and the tables handed out. */
 static struct {
@@ -401,7 +402,9 @@ static void hook_caps(ren__device *dev, ren__device_caps *out)
 {
     hook *h = hook_of_device(dev);
     h->api->caps(h->dev, out);
+    /* Room for what the hooks add, but never so little that steps cannot overlap. */
     out->lane_commands /= COMMANDS_PER_COMMAND;
+    out->lane_commands = out->lane_commands < LEAST_COMMANDS ? LEAST_COMMANDS : out->lane_commands;
     out->pageable_copies = out->pageable_copies && !h->unpinned;
 }
 
