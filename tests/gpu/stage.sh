@@ -9,7 +9,7 @@
 #           later: they need only the C and C++ libraries.
 set -eu
 
-packages='libck-dev libck0 libcunit1 libcunit1-dev libdnnl-dev libdnnl[0-9] libyajl-dev libyajl2
+packages='libck-dev libck0 libcunit1 libcunit1-dev libdnnl-dev libdnnl[0-9] libyajl-dev libyajl2 libconcurrentqueue-dev
           libgomp1 ocl-icd-libopencl1'
 
 case ${1:-} in

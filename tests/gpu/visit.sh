@@ -62,7 +62,6 @@ ops=build/test/tests/gpu/test_cuda_ops
 train=build/test/tests/gpu/test_cuda_train
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 check="$sanitizer --error-exitcode 9 --print-limit 20"
-check="$sanitizer --error-exitcode 9 --print-limit 20 --tool"
 
 part info 20 "nvidia-smi; nvcc --version || /usr/local/cuda/bin/nvcc --version; gcc --version;
     uname -a; cat /etc/os-release; ls -l /usr/include/cudnn*.h /usr/local/cuda/lib64/libcudnn*;
