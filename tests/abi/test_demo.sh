@@ -68,9 +68,10 @@ demo --steps 1500 --streams 1 --out "$scratch/one.safetensors"
 case_is "one stream gives the same weights as five" $?
 
 demo --steps 3 --out "$scratch/few.safetensors"
-says "too few steps" 1 "less than 97% right"
+grep -q "accuracy  [0-9.]*% of" "$scratch/out" && [ "$code" -eq 0 ]
+case_is "too few steps are not judged" $?
 demo --steps 3 --out "$scratch/none/x"
-says "a file that cannot be made" 1 "cannot make a file in the folder of"
+says "a file that cannot be made" 1 "cannot write"
 demo --steps 3 --trace "$scratch/none/x"
 says "a trace that cannot be made" 1 "cannot open the trace file"
 case_finish abi/test_demo

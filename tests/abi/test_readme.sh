@@ -17,7 +17,9 @@ for dir in build/sysroot/usr/lib/*-linux-gnu; do
 done
 libraries=$(sed -n 's/^Libs.private: //p' host_api/libren.pc.in)
 
-awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' README.md >"$scratch/example.c"
+# The first one is a program; the others are fragments.
+awk '/^```c$/ { inside = 1; next } /^```$/ && inside { exit } inside' README.md \
+    >"$scratch/example.c"
 [ -s "$scratch/example.c" ]
 case_is "the page has an example" $?
 

@@ -130,7 +130,9 @@ static void test_abandon_with_idle_lanes(void)
         api->mem_free(r.dev, memory, 64);
         rig_close(&r);
     }
-    CU_ASSERT_EQUAL(rig_blocks(), blocks);
+    if (api->kind == REN_DEVICE_CPU) { /* an abandoned GPU's record stays: its work may not end */
+        CU_ASSERT_EQUAL(rig_blocks(), blocks);
+    }
     CU_ASSERT_EQUAL(rig_threads(), threads);
 }
 

@@ -9,8 +9,8 @@
 #           later: they need only the C and C++ libraries.
 set -eu
 
-packages='libck-dev libck0 libcunit1 libcunit1-dev libdnnl-dev libdnnl[0-9] libyajl-dev libyajl2 libconcurrentqueue-dev
-          libgomp1 ocl-icd-libopencl1'
+packages='libck-dev libck0 libcunit1 libcunit1-dev libdnnl-dev libdnnl[0-9] libyajl-dev libyajl2
+          libgomp1 ocl-icd-libopencl1 libconcurrentqueue-dev'
 
 case ${1:-} in
 pack)
