@@ -338,18 +338,30 @@ void ren__lane_count_bubble(ren_runtime *rt, ren__lane *lane)
     }
 }
 
+typedef struct next_place {
+    const ren__lane *lane;
+    uint64_t seq;
+} next_place;
+
+static bool is_published(void *arg)
+{
+    const next_place *next = arg;
+    /* acquire: pairs with the submitter's release; the batch is complete as written. */
+    return atomic_load_explicit(&next->lane->published, memory_order_acquire) >= next->seq;
+}
+
 /* The next closed batch's number, or 0 when the lane is to end. */
 static uint64_t next_batch(ren_runtime *rt, ren__lane *lane, uint64_t seq)
 {
+    next_place next = {lane, seq};
     for (;;) {
         uint32_t key;
-        /* acquire: pairs with the submitter's release; the batch is complete as written. */
-        if (atomic_load_explicit(&lane->published, memory_order_acquire) >= seq) {
+        if (is_published(&next) || ren__yield_for(is_published, &next)) {
             return seq;
         }
         key = ren__doorbell_prepare(&lane->bell);
         ren__doorbell_sleep_begin(&lane->bell);
-        if (atomic_load_explicit(&lane->published, memory_order_acquire) < seq) {
+        if (!is_published(&next)) {
             if (atomic_load_explicit(&rt->stop_lanes, memory_order_acquire)) {
                 ren__doorbell_sleep_end(&lane->bell);
                 return 0;

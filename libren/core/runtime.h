@@ -392,6 +392,10 @@ typedef struct ren__deadline {
     uint64_t at_ns; /* UINT64_MAX = never */
 } ren__deadline;
 ren__deadline ren__deadline_in(uint64_t timeout_ns);
+/* Before a thread of libren's sleeps: give the processor away a few times, since the next work is
+ * often about to come, and a sleep and its wake-up cost as much as a hundred jobs. True when the
+ * condition holds. */
+bool ren__yield_for(bool (*condition)(void *arg), void *arg);
 uint32_t ren__wait_begin(ren__doorbell *bell);
 void ren__wait_end(ren__doorbell *bell);
 /* Ends the wait itself. False when the deadline has passed. Where the host drives the submitter,

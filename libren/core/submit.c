@@ -719,8 +719,9 @@ uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs)
     return total;
 }
 
-static bool has_work(ren_runtime *rt)
+static bool has_work(void *arg)
 {
+    ren_runtime *rt = arg;
     if (rt->ready_first || !ren__list_is_empty(&rt->inbox) || !ren__drain_is_empty(&rt->drain)) {
         return true;
     }
@@ -772,6 +773,8 @@ void ren__submitter_main(void *arg)
         if (atomic_load_explicit(&rt->stop_submitter, memory_order_acquire)) {
             return;
         }
-        sleep_until_rung(rt);
+        if (!ren__yield_for(has_work, rt)) {
+            sleep_until_rung(rt);
+        }
     }
 }

@@ -8,10 +8,13 @@
  *           that; who makes it true rings afterwards. So either the check sees the change or the
  *           ring sees the sleeper (the doorbell's own argument).
  */
+#include <sched.h>
 #include <time.h>
 
 #include "runtime.h"
 
+/* Measured in bursts on two cores: 58-90 ns a job with none, 42-56 with these. */
+#define YIELDS         4u
 #define DRIVE_SLICE_NS 200000u /* how long a driving waiter sleeps between two rounds */
 
 uint64_t ren__now_ns(void)
@@ -29,6 +32,17 @@ ren__deadline ren__deadline_in(uint64_t timeout_ns)
         deadline.at_ns = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
     }
     return deadline;
+}
+
+bool ren__yield_for(bool (*condition)(void *arg), void *arg)
+{
+    for (uint32_t i = 0; i < YIELDS; i++) {
+        (void)sched_yield();
+        if (condition(arg)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 uint32_t ren__wait_begin(ren__doorbell *bell)
