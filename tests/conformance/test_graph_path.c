@@ -361,7 +361,8 @@ static void test_flips_stay_flat(void)
     CU_ASSERT_EQUAL(end.pool_bytes_in_use, warm.pool_bytes_in_use);
     CU_ASSERT_EQUAL(end.pool_bytes_reserved, warm.pool_bytes_reserved);
     CU_ASSERT_EQUAL(end.pool_driver_allocs, warm.pool_driver_allocs);
-    CU_ASSERT(heap_bytes() <= heap + 16384);
+    /* A driver keeps books of its own on the same heap. */
+    CU_ASSERT(heap_bytes() <= heap + (ren_test_device() == REN_DEVICE_CPU ? 16384 : 1 << 20));
     r.next = 0;
     run_end(&r);
     run_free(&out);
