@@ -336,4 +336,47 @@ static inline uint64_t ren__tensor_bytes(const ren__tensor_desc *t)
     return ren__tensor_elements(t) * ren__dtype_bytes(t->dtype);
 }
 
+/* Operands of 16-bit floats, a bit each. */
+static inline uint32_t ren__op_halves(const ren__op_desc *d)
+{
+    uint32_t halves = 0;
+    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+        uint32_t is_half = d->operand[i].dtype == REN_F16 || d->operand[i].dtype == REN_BF16;
+        halves |= (d->operand[i].rank != 0 && is_half) ? 1u << i : 0u;
+    }
+    return halves;
+}
+
+/* Tensors that an operation of the two passes, up to REN__OP_SPLIT, writes, a bit each; not what
+ * batch norm keeps and what is saved. */
+static inline uint32_t ren__op_written(const ren__op_desc *d)
+{
+    switch (d->kind) {
+    case REN__OP_LINEAR_FWD:
+    case REN__OP_CONV_FWD:
+    case REN__OP_ACT_BWD:
+        return 1u << 3;
+    case REN__OP_BIAS_GRAD:
+    case REN__OP_AVG_POOL_FWD:
+    case REN__OP_AVG_POOL_BWD:
+    case REN__OP_GLOBAL_AVG_FWD:
+    case REN__OP_GLOBAL_AVG_BWD:
+    case REN__OP_ACT_FWD:
+    case REN__OP_MAX_POOL_FWD:
+        return 1u << 1;
+    case REN__OP_MAX_POOL_BWD:
+        return 1u << 4;
+    case REN__OP_BATCH_NORM_TRAIN:
+    case REN__OP_BATCH_NORM_BWD:
+    case REN__OP_BATCH_NORM_EVAL:
+        return 1u << 5;
+    case REN__OP_CONCAT:
+        return 1u << 11;
+    case REN__OP_SPLIT:
+        return ((1u << d->count) - 1u) << 1;
+    default: /* gradients of weights and of data, dropout, sum */
+        return 1u << 2;
+    }
+}
+
 #endif

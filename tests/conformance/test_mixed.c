@@ -18,15 +18,6 @@
 #define ROW   256u /* 8 x 8 x 4 */
 #define STEPS 12u
 
-static int lacks_half(void)
-{
-    if (ren_test_device() != REN_DEVICE_CPU) {
-        ren_test_skip("only the CPU device has every operation in half precision");
-        return 1;
-    }
-    return 0;
-}
-
 typedef struct training {
     ren_runtime *rt;
     net n;
@@ -240,9 +231,6 @@ static void check_training(const char *name, net_kind kind, ren_precision precis
 
 static void test_trainings_f16(void)
 {
-    if (lacks_half()) {
-        return;
-    }
     check_training("train_mlp_sgd", NET_MLP, REN_PRECISION_MIXED_F16, 1e-2, 1e-2);
     check_training("train_lenet_sgd", NET_LENET, REN_PRECISION_MIXED_F16, 1e-2, 1e-2);
     check_training("train_tinyres_sgd", NET_TINYRES, REN_PRECISION_MIXED_F16, 1e-2, 3e-2);
@@ -251,9 +239,6 @@ static void test_trainings_f16(void)
 
 static void test_trainings_bf16(void)
 {
-    if (lacks_half()) {
-        return;
-    }
     check_training("train_mlp_sgd", NET_MLP, REN_PRECISION_MIXED_BF16, 2e-2, 2e-2);
     check_training("train_lenet_sgd", NET_LENET, REN_PRECISION_MIXED_BF16, 2e-2, 2e-2);
     check_training("train_tinyres_sgd", NET_TINYRES, REN_PRECISION_MIXED_BF16, 5e-2, 5e-2);
@@ -290,9 +275,6 @@ static void check_mixed_skip(ren_precision precision)
 
 static void test_mixed_skip(void)
 {
-    if (lacks_half()) {
-        return;
-    }
     check_mixed_skip(REN_PRECISION_MIXED_F16);
     check_mixed_skip(REN_PRECISION_MIXED_BF16);
 }
@@ -376,9 +358,6 @@ static net_result line_step(line *l, uint32_t stamp, float bad)
  * bit for bit. */
 static void test_scale_grows(void)
 {
-    if (lacks_half()) {
-        return;
-    }
     enum {
         BAD = 100
     };
@@ -407,9 +386,6 @@ static void test_scale_grows(void)
  * finds its way down by itself. */
 static void test_scale_falls(void)
 {
-    if (lacks_half()) {
-        return;
-    }
     line l;
     begin_line(&l, REN_PRECISION_MIXED_F16, 65536.0f);
     for (uint32_t s = 1; s <= 300; s++) {
@@ -452,9 +428,6 @@ static void test_scale_refused(void)
  * behind. */
 static void test_mixed_sees_writes(void)
 {
-    if (lacks_half()) {
-        return;
-    }
     ren_trainer_config how = ren_trainer_config_default();
     training a;
     size_t count;

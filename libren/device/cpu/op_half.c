@@ -9,61 +9,21 @@
  */
 #include "op.h"
 
-/* The operands that an operation writes, a bit each. */
-static uint32_t written_by(const ren__op_desc *d)
-{
-    switch (d->kind) {
-    case REN__OP_LINEAR_FWD:
-    case REN__OP_CONV_FWD:
-    case REN__OP_ACT_BWD:
-        return 1u << 3;
-    case REN__OP_BIAS_GRAD:
-    case REN__OP_AVG_POOL_FWD:
-    case REN__OP_AVG_POOL_BWD:
-    case REN__OP_GLOBAL_AVG_FWD:
-    case REN__OP_GLOBAL_AVG_BWD:
-    case REN__OP_ACT_FWD:
-    case REN__OP_MAX_POOL_FWD:
-        return 1u << 1;
-    case REN__OP_MAX_POOL_BWD:
-        return 1u << 4;
-    case REN__OP_BATCH_NORM_TRAIN:
-    case REN__OP_BATCH_NORM_BWD:
-    case REN__OP_BATCH_NORM_EVAL:
-        return 1u << 5;
-    case REN__OP_CONCAT:
-        return 1u << 11;
-    case REN__OP_SPLIT:
-        return ((1u << d->count) - 1u) << 1;
-    default: /* gradients of weights and data, dropout, sum */
-        return 1u << 2;
-    }
-}
-
-static bool is_half(const ren__tensor_desc *t)
-{
-    return t->rank != 0 && (t->dtype == REN_F16 || t->dtype == REN_BF16);
-}
-
 /* Losses, optimizers and the like are f32 alone; their own checks say so. */
 bool ren__cpu_is_half(const ren__op_desc *desc)
 {
-    bool any = false;
-    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
-        any = any || is_half(&desc->operand[i]);
-    }
-    return any && (desc->kind <= REN__OP_SPLIT);
+    return ren__op_halves(desc) != 0 && desc->kind <= REN__OP_SPLIT;
 }
 
 ren_status ren__cpu_half_create(ren__device *dev, ren__op *op, ren__op_needs *needs, ren_error *err)
 {
     ren__op_desc full = op->desc;
     uint64_t at = 0;
-    op->written = written_by(&op->desc);
+    op->written = ren__op_written(&op->desc);
+    op->halves = ren__op_halves(&op->desc);
     for (uint32_t i = 0; i < REN__OPERANDS; i++) {
-        if (is_half(&op->desc.operand[i])) {
+        if (op->halves & 1u << i) {
             full.operand[i].dtype = REN_F32;
-            op->halves |= 1u << i;
             op->full_offset[i] = at;
             at += (ren__tensor_bytes(&full.operand[i]) + REN__ALIGN - 1u) / REN__ALIGN * REN__ALIGN;
         }

@@ -88,7 +88,11 @@ static ren_status check_linear(const ren__op_desc *d, ren_error *err)
     if (dtype != REN_F32 && dtype != REN_F16 && dtype != REN_BF16) {
         return FAIL(REN_ERR_UNSUPPORTED, "linear layers take f32, f16 or bf16");
     }
-    TRY(dtypes(d, 0, d->kind == REN__OP_LINEAR_FWD ? 3u : 2u, dtype, err));
+    TRY(dtypes(d, 0, d->kind == REN__OP_LINEAR_FWD ? 3u : 1u, dtype, err));
+    if (d->kind == REN__OP_LINEAR_BWD_DATA ||
+        (d->kind == REN__OP_LINEAR_BWD_WEIGHT && d->operand[2].dtype != REN_F32)) {
+        TRY(dtypes(d, 2, 2, dtype, err)); /* a weight's gradient may be f32 */
+    }
     TRY(shape2(d, 0, -1, -1, err));
     if (d->kind == REN__OP_LINEAR_FWD) {
         TRY(shape2(d, 1, -1, d->operand[0].dims[1], err));

@@ -155,6 +155,13 @@ typedef struct ren__cuda_conv {
     int direct; /* 1 = the library has no algorithm for this shape: the kernels of conv.cu */
 } ren__cuda_conv;
 
+/* An operation with casts around it (half.c). */
+typedef struct ren__cuda_half {
+    uint32_t casts, written;        /* operands, a bit each */
+    uint64_t offset[REN__OPERANDS]; /* of the copies, in the workspace */
+    uint64_t own;                   /* where the inner operation's workspace begins */
+} ren__cuda_half;
+
 struct ren__op {
     ren__op_desc desc;
     uint32_t lane;
@@ -162,7 +169,9 @@ struct ren__op {
     ren_status (*launch)(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                          void *const operands[REN__OPERANDS], void *workspace);
     void (*destroy)(ren__op *op);
+    ren__op *inner; /* half.c: what computes; else NULL */
     union {
+        ren__cuda_half half;
         ren__cuda_linear linear;
         ren__cuda_conv conv;
     } u;
@@ -180,6 +189,13 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
                                    ren_error *err);
 ren_status ren__cuda_train_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
                                   ren_error *err);
+
+/* What computes an operation that no library and no kernel takes with the dtypes that it has: 0
+ * when one does, else 1 with the description for it in *out. `refused` 1: the first choice was
+ * refused. */
+int ren__cuda_half_inner(const ren__op_desc *desc, int refused, ren__op_desc *out);
+/* Put casts around op->inner, whose needs are in *needs. */
+void ren__cuda_half_wrap(ren__op *op, ren__op_needs *needs);
 
 /* The table's entries (device.c, memory.c, lanes.c, graph.c, op.c). */
 ren_status ren__cuda_open(const ren__device_config *config, const ren__host_services *host,

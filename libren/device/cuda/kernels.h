@@ -99,7 +99,8 @@ cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const float *x, const flo
                                   const float *running_var, float eps, float *y, uint64_t rows,
                                   uint64_t channels);
 
-/* ------------------------------------------------------------------ loss.cu */
+/* ------------------------------------------------------------------ loss.cu: state may be NULL,
+ * or its loss_scale multiplies the gradient */
 
 uint64_t ren__cuda_k_xent_scratch(uint64_t rows);
 cudaError_t ren__cuda_k_xent_forward(cudaStream_t stream, const float *logits,
@@ -107,8 +108,9 @@ cudaError_t ren__cuda_k_xent_forward(cudaStream_t stream, const float *logits,
                                      float *probability, uint64_t rows, uint64_t classes,
                                      void *partial);
 cudaError_t ren__cuda_k_xent_backward(cudaStream_t stream, const float *probability,
-                                      const int32_t *labels, float smoothing, float scale,
-                                      float *dlogits, uint64_t rows, uint64_t classes);
+                                      const int32_t *labels, float smoothing,
+                                      const ren__state *state, float *dlogits, uint64_t rows,
+                                      uint64_t classes);
 
 /* The mean of a function of x - target: its square, or with `huber` the Huber function. */
 uint64_t ren__cuda_k_distance_scratch(uint64_t n);
@@ -116,8 +118,8 @@ cudaError_t ren__cuda_k_distance_forward(cudaStream_t stream, int huber, float d
                                          const float *x, const float *target, float *loss,
                                          uint64_t n, void *partial);
 cudaError_t ren__cuda_k_distance_backward(cudaStream_t stream, int huber, float delta,
-                                          const float *x, const float *target, float *dx,
-                                          uint64_t n);
+                                          const float *x, const float *target,
+                                          const ren__state *state, float *dx, uint64_t n);
 
 /* ------------------------------------------------------------------ train.cu */
 

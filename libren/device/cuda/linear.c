@@ -108,7 +108,8 @@ static void linear_destroy(ren__op *op)
 }
 
 static ren_status describe(ren__device *dev, ren__cuda_linear *linear, const ren__op_desc *desc,
-                           const product *p, cudaDataType_t type, ren_error *err)
+                           const product *p, cudaDataType_t type, cudaDataType_t of_d,
+                           ren_error *err)
 {
     const int32_t transposed = CUBLAS_OP_T;
     ren_status status = REN__BLAS(
@@ -155,7 +156,7 @@ static ren_status describe(ren__device *dev, ren__cuda_linear *linear, const ren
     }
     if (status == REN_OK) {
         status = REN__BLAS(dev, err,
-                           cublasLtMatrixLayoutCreate(&linear->d, type, p->rows_d, p->columns_d,
+                           cublasLtMatrixLayoutCreate(&linear->d, of_d, p->rows_d, p->columns_d,
                                                       (int64_t)p->rows_d));
     }
     return status;
@@ -207,7 +208,11 @@ ren_status ren__cuda_linear_create(ren__device *dev, ren__cuda_lane *lane, ren__
     ren__cuda_linear *linear = &op->u.linear;
     product p = product_of(&op->desc);
     cudaDataType_t type;
-    ren_status status = data_type(op->desc.operand[p.d].dtype, &type);
+    cudaDataType_t of_d = CUDA_R_32F;
+    ren_status status = data_type(op->desc.operand[0].dtype, &type);
+    if (status == REN_OK) {
+        status = data_type(op->desc.operand[p.d].dtype, &of_d);
+    }
     op->launch = linear_launch;
     op->destroy = linear_destroy;
     if (status != REN_OK) {
@@ -218,7 +223,7 @@ ren_status ren__cuda_linear_create(ren__device *dev, ren__cuda_lane *lane, ren__
         status = REN__BLAS(dev, err, cublasLtCreate(&lane->blas));
     }
     if (status == REN_OK) {
-        status = describe(dev, linear, &op->desc, &p, type, err);
+        status = describe(dev, linear, &op->desc, &p, type, of_d, err);
     }
     if (status == REN_OK) {
         status = choose(dev, lane, linear, err);

@@ -40,6 +40,12 @@ static __global__ void join_kernel(join_params p)
     }
 }
 
+/* What a backward pass begins with in place of 1. */
+static __device__ __forceinline__ float scale_of(const ren__state *state)
+{
+    return state ? state->loss_scale : 1.0f;
+}
+
 /* ------------------------------------------------------------------ cross entropy */
 
 typedef struct xent_params {
@@ -50,6 +56,7 @@ typedef struct xent_params {
     uint64_t rows, classes;
     float smoothing;
     float scale;
+    const ren__state *state; /* NULL, or whose loss_scale counts too */
 } xent_params;
 
 static __global__ void xent_forward_kernel(xent_params p)
@@ -102,6 +109,7 @@ static __global__ void xent_forward_kernel(xent_params p)
 static __global__ void xent_backward_kernel(xent_params p)
 {
     uint64_t n = p.rows * p.classes;
+    float scale = p.scale * scale_of(p.state);
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
         uint64_t row = i / p.classes;
@@ -113,7 +121,7 @@ static __global__ void xent_backward_kernel(xent_params p)
                 g -= 1.0f - p.smoothing;
             }
         }
-        p.out[i] = g * p.scale;
+        p.out[i] = g * scale;
     }
 }
 
@@ -127,7 +135,8 @@ cudaError_t ren__cuda_k_xent_forward(cudaStream_t stream, const float *logits,
                                      float *probability, uint64_t rows, uint64_t classes,
                                      void *partial)
 {
-    xent_params p = {logits, labels, probability, (float *)partial, rows, classes, smoothing, 0.0f};
+    xent_params p = {logits,    labels, probability, (float *)partial, rows, classes,
+                     smoothing, 0.0f,   NULL};
     join_params join = {(const float *)partial, loss, rows, (float)rows};
     cudaError_t code =
         REN_LAUNCH(xent_forward_kernel, ren__blocks(rows, ROW_THREADS / REN_WARP, UINT32_MAX),
@@ -139,11 +148,12 @@ cudaError_t ren__cuda_k_xent_forward(cudaStream_t stream, const float *logits,
 }
 
 cudaError_t ren__cuda_k_xent_backward(cudaStream_t stream, const float *probability,
-                                      const int32_t *labels, float smoothing, float scale,
-                                      float *dlogits, uint64_t rows, uint64_t classes)
+                                      const int32_t *labels, float smoothing,
+                                      const ren__state *state, float *dlogits, uint64_t rows,
+                                      uint64_t classes)
 {
-    xent_params p = {probability, labels,  dlogits,   NULL,
-                     rows,        classes, smoothing, scale / (float)rows};
+    xent_params p = {probability,        labels, dlogits, NULL, rows, classes, smoothing,
+                     1.0f / (float)rows, state};
     return REN_LAUNCH(xent_backward_kernel,
                       ren__blocks(rows * classes, REN_THREADS, REN_MAX_BLOCKS), REN_THREADS, stream,
                       p);
@@ -158,6 +168,7 @@ typedef struct distance_params {
     float delta, factor;
     int huber;
     int vector;
+    const ren__state *state; /* as above */
 } distance_params;
 
 static __global__ void distance_forward_kernel(distance_params p)
@@ -188,6 +199,7 @@ static __global__ void distance_forward_kernel(distance_params p)
 
 static __global__ void distance_backward_kernel(distance_params p)
 {
+    float factor = p.factor * scale_of(p.state);
     for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
         float x[4];
         float t[4];
@@ -198,7 +210,7 @@ static __global__ void distance_backward_kernel(distance_params p)
             if (p.huber && fabsf(d) > p.delta) {
                 d = d > 0.0f ? p.delta : -p.delta;
             }
-            x[k] = d * p.factor;
+            x[k] = d * factor;
         }
         ren__store4(p.out, i, p.n, p.vector, x);
     }
@@ -225,7 +237,8 @@ cudaError_t ren__cuda_k_distance_forward(cudaStream_t stream, int huber, float d
                          delta,
                          0.0f,
                          huber,
-                         ren__aligned16(x) && ren__aligned16(target)};
+                         ren__aligned16(x) && ren__aligned16(target),
+                         NULL};
     join_params join = {(const float *)partial, loss, parts_of(n), (float)n};
     cudaError_t code = REN_LAUNCH(distance_forward_kernel, parts_of(n), REN_THREADS, stream, p);
     if (code == cudaSuccess) {
@@ -235,13 +248,14 @@ cudaError_t ren__cuda_k_distance_forward(cudaStream_t stream, int huber, float d
 }
 
 cudaError_t ren__cuda_k_distance_backward(cudaStream_t stream, int huber, float delta,
-                                          const float *x, const float *target, float *dx,
-                                          uint64_t n)
+                                          const float *x, const float *target,
+                                          const ren__state *state, float *dx, uint64_t n)
 {
     distance_params p = {x,     target,
                          dx,    n,
                          delta, (huber ? 1.0f : 2.0f) / (float)n,
-                         huber, ren__aligned16(x) && ren__aligned16(target) && ren__aligned16(dx)};
+                         huber, ren__aligned16(x) && ren__aligned16(target) && ren__aligned16(dx),
+                         state};
     return REN_LAUNCH(distance_backward_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS),
                       REN_THREADS, stream, p);
 }

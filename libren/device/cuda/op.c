@@ -36,20 +36,27 @@ static ren_status create_locked(ren__device *dev, ren__op *op, ren__op_needs *ne
     }
 }
 
-ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+static ren__op *new_op(ren__device *dev, uint32_t lane, const ren__op_desc *desc, ren_error *err)
+{
+    ren__op *op = dev->host.alloc(dev->host.user, sizeof *op, _Alignof(ren__op));
+    if (!op) {
+        (void)ren__cuda_error(err, REN_ERR_NO_MEMORY, 0, __FILE__, __LINE__,
+                              "no host memory for an operation");
+        return NULL;
+    }
+    memset(op, 0, sizeof *op);
+    op->desc = *desc;
+    op->lane = lane;
+    return op;
+}
+
+/* An operation that a library or a kernel takes as it is described. */
+static ren_status create_plain(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
                                ren__op **out, ren__op_needs *needs, ren_error *err)
 {
     ren__cuda_scope scope;
     ren__op *op;
-    ren_status status;
-    *out = NULL;
-    memset(needs, 0, sizeof *needs);
-    needs->commands = 1;
-    if (lane >= dev->lanes) {
-        return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
-                               "lane %u of %u", lane, dev->lanes);
-    }
-    status = ren__cuda_check_desc(desc, err);
+    ren_status status = ren__cuda_check_desc(desc, err);
     if (status != REN_OK) {
         return status;
     }
@@ -58,15 +65,11 @@ ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_de
         (void)ren__cuda_status(dev, err);
         return status;
     }
-    op = dev->host.alloc(dev->host.user, sizeof *op, _Alignof(ren__op));
+    op = new_op(dev, lane, desc, err);
     if (!op) {
         ren__cuda_leave(dev, &scope);
-        return ren__cuda_error(err, REN_ERR_NO_MEMORY, 0, __FILE__, __LINE__,
-                               "no host memory for an operation");
+        return REN_ERR_NO_MEMORY;
     }
-    memset(op, 0, sizeof *op);
-    op->desc = *desc;
-    op->lane = lane;
     (void)pthread_mutex_lock(&dev->op_lock);
     status = create_locked(dev, op, needs, err);
     (void)pthread_mutex_unlock(&dev->op_lock);
@@ -79,12 +82,53 @@ ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_de
     return REN_OK;
 }
 
+/* Casts around an operation `inner` that is described in other dtypes. */
+static ren_status create_half(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                              const ren__op_desc *inner, ren__op **out, ren__op_needs *needs,
+                              ren_error *err)
+{
+    ren__op *op = new_op(dev, lane, desc, err);
+    ren_status status =
+        op ? create_plain(dev, lane, inner, &op->inner, needs, err) : REN_ERR_NO_MEMORY;
+    if (status != REN_OK) {
+        ren__cuda_op_destroy(dev, op);
+        return status;
+    }
+    ren__cuda_half_wrap(op, needs);
+    *out = op;
+    return REN_OK;
+}
+
+ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                               ren__op **out, ren__op_needs *needs, ren_error *err)
+{
+    ren__op_desc inner;
+    ren_status status = REN_ERR_UNSUPPORTED;
+    *out = NULL;
+    if (lane >= dev->lanes) {
+        return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
+                               "lane %u of %u", lane, dev->lanes);
+    }
+    for (int refused = 0; refused < 2 && status == REN_ERR_UNSUPPORTED; refused++) {
+        int wraps = ren__cuda_half_inner(desc, refused, &inner);
+        if (refused && !wraps) {
+            break;
+        }
+        memset(needs, 0, sizeof *needs);
+        needs->commands = 1;
+        status = wraps ? create_half(dev, lane, desc, &inner, out, needs, err)
+                       : create_plain(dev, lane, desc, out, needs, err);
+    }
+    return status;
+}
+
 void ren__cuda_op_destroy(ren__device *dev, ren__op *op)
 {
     ren__cuda_scope scope;
     if (!op) {
         return;
     }
+    ren__cuda_op_destroy(dev, op->inner);
     if (op->destroy) {
         ren__cuda_enter_always(dev, &scope);
         op->destroy(op);

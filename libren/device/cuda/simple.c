@@ -225,6 +225,12 @@ static ren_status norm_eval(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
 
 /* ------------------------------------------------------------------ losses */
 
+/* The state whose loss_scale a loss's gradient is multiplied with, or NULL. */
+static const ren__state *scaled_by(const ren__op *op, void *const o[REN__OPERANDS])
+{
+    return op->desc.dynamic_scale ? o[4] : NULL;
+}
+
 static ren_status xent_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                                void *const o[REN__OPERANDS], void *workspace)
 {
@@ -238,8 +244,9 @@ static ren_status xent_backward(ren__device *dev, ren__cuda_lane *lane, ren__op 
 {
     (void)workspace;
     return REN__CUDA(dev, NULL,
-                     ren__cuda_k_xent_backward(lane->stream, o[0], o[1], op->desc.alpha, 1.0f, o[3],
-                                               rows_of(op, 0), channels_of(op, 0)));
+                     ren__cuda_k_xent_backward(lane->stream, o[0], o[1], op->desc.alpha,
+                                               scaled_by(op, o), o[3], rows_of(op, 0),
+                                               channels_of(op, 0)));
 }
 
 static ren_status distance_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
@@ -257,8 +264,8 @@ static ren_status distance_backward(ren__device *dev, ren__cuda_lane *lane, ren_
     (void)workspace;
     return REN__CUDA(dev, NULL,
                      ren__cuda_k_distance_backward(lane->stream, op->desc.kind == REN__OP_HUBER_BWD,
-                                                   op->desc.alpha, o[0], o[1], o[3],
-                                                   count_of(op, 0)));
+                                                   op->desc.alpha, o[0], o[1], scaled_by(op, o),
+                                                   o[3], count_of(op, 0)));
 }
 
 /* ------------------------------------------------------------------ create */
@@ -317,11 +324,7 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
 {
     const ren__op_desc *desc = &op->desc;
     (void)dev;
-    if (desc->dynamic_scale && (desc->kind == REN__OP_XENT_BWD || desc->kind == REN__OP_MSE_BWD ||
-                                desc->kind == REN__OP_HUBER_BWD)) {
-        return ren__cuda_error(err, REN_ERR_UNSUPPORTED, (int32_t)desc->kind, __FILE__, __LINE__,
-                               "losses have no operand for a dynamic loss scale");
-    }
+    (void)err;
     op->launch = table[desc->kind].launch;
     needs->commands = table[desc->kind].commands;
     needs->workspace_bytes = workspace_of(op);

@@ -55,7 +55,7 @@ static __global__ void check_kernel(check_params p)
 
 static __device__ __forceinline__ float divisor_of(const ren__update *u)
 {
-    return u->control->grad_divisor * (u->dynamic_scale ? u->state->loss_scale : 1.0f);
+    return u->control->grad_divisor * (u->dynamic_scale ? u->state->step_scale : 1.0f);
 }
 
 static __global__ void check_join_kernel(check_params p)
@@ -64,6 +64,8 @@ static __global__ void check_join_kernel(check_params p)
     double sum = threadIdx.x < p.count ? p.parts[threadIdx.x] : 0.0;
     sum = ren__block_sum_f64(sum, shared);
     if (threadIdx.x == 0) {
+        /* ADVANCE, which goes before the optimizers, may change loss_scale for the next step. */
+        p.u.state->step_scale = p.u.state->loss_scale;
         p.u.state->found_inf = isfinite(sum) ? 0u : 1u;
         p.u.state->grad_norm = (float)(sqrt(sum) / (double)divisor_of(&p.u));
     }
