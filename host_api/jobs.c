@@ -68,16 +68,71 @@ static ren_status check_desc(const ren_job_desc *d)
     return check_payload(d);
 }
 
+/* The first member that a refused descriptor has wrong, as check_desc looks at them. */
+static const char *wrong_member(const ren_job_desc *d)
+{
+    if (!d || d->struct_size != sizeof *d) {
+        return "struct_size (start from ren_job_desc_default())";
+    }
+    if ((uint32_t)d->stream >= REN_STREAM_COUNT) {
+        return "stream";
+    }
+    if ((uint32_t)d->priority > REN_PRIORITY_BACKGROUND) {
+        return "priority";
+    }
+    if ((uint32_t)d->deliver > REN_DELIVER_NONE || d->channel >= REN_CHANNELS) {
+        return "deliver or channel";
+    }
+    if (d->wait_count > REN_MAX_WAITS || (d->wait_count && !d->wait)) {
+        return "wait or wait_count";
+    }
+    if (d->use_count > REN_MAX_USES || (d->use_count && !d->uses)) {
+        return "uses or use_count";
+    }
+    switch (d->kind) {
+    case REN_JOB_COPY:
+        return "copy (bytes, a side that is neither buffer nor host memory, an overlap, the range) "
+               "or uses";
+    case REN_JOB_FILL:
+        return "fill (bytes, value, dst, the range) or uses";
+    case REN_JOB_DEVICE:
+        return "enqueue or uses";
+    case REN_JOB_HOST:
+        return "host_fn or uses";
+    case REN_JOB_BARRIER:
+        return "uses";
+    }
+    return "kind";
+}
+
+/* config.validate: say in the log why a post was refused. */
+static void explain(ren_runtime *rt, const ren_job_desc *desc, ren_status status)
+{
+    if (!ren__runtime_config_of(rt)->validate) {
+        return;
+    }
+    if (status == REN_ERR_INVALID_ARGUMENT || status == REN_ERR_BAD_STRUCT) {
+        ren__runtime_log(rt, REN_LOG_WARNING, "a post was refused (%s): look at %s",
+                         ren__status_name(status), wrong_member(desc));
+    } else {
+        ren__runtime_log(rt, REN_LOG_WARNING, "a post was refused (%s): %s",
+                         ren__status_name(status), ren__status_text(status));
+    }
+}
+
 ren_status ren_post(ren_runtime *rt, const ren_job_desc *desc, ren_job *out_job)
 {
     ren_status status = rt ? check_desc(desc) : REN_ERR_INVALID_ARGUMENT;
-    if (status != REN_OK) {
-        if (out_job) {
-            out_job->id = 0;
-        }
-        return status;
+    if (out_job) {
+        out_job->id = 0;
     }
-    return ren__post(rt, desc, out_job);
+    if (status == REN_OK) {
+        status = ren__post(rt, desc, out_job);
+    }
+    if (status != REN_OK && rt) {
+        explain(rt, desc, status);
+    }
+    return status;
 }
 
 ren_status ren_producer_register(ren_runtime *rt, ren_producer **out_producer)
@@ -91,13 +146,16 @@ ren_status ren_producer_register(ren_runtime *rt, ren_producer **out_producer)
 ren_status ren_producer_post(ren_producer *producer, const ren_job_desc *desc, ren_job *out_job)
 {
     ren_status status = producer ? check_desc(desc) : REN_ERR_INVALID_ARGUMENT;
-    if (status != REN_OK) {
-        if (out_job) {
-            out_job->id = 0;
-        }
-        return status;
+    if (out_job) {
+        out_job->id = 0;
     }
-    return ren__producer_post(producer, desc, out_job);
+    if (status == REN_OK) {
+        status = ren__producer_post(producer, desc, out_job);
+    }
+    if (status != REN_OK && producer) {
+        explain(ren__producer_runtime(producer), desc, status);
+    }
+    return status;
 }
 
 ren_status ren_producer_release(ren_producer *producer)

@@ -107,6 +107,7 @@ ren_status ren__post(ren_runtime *rt, const ren_job_desc *desc, ren_job *out_job
 ren_status ren__producer_register(ren_runtime *rt, ren_producer **out);
 ren_status ren__producer_post(ren_producer *producer, const ren_job_desc *desc, ren_job *out_job);
 ren_status ren__producer_release(ren_producer *producer);
+ren_runtime *ren__producer_runtime(ren_producer *producer);
 ren_status ren__wait(ren_runtime *rt, ren_job job, uint64_t timeout_ns);
 ren_status ren__cancel(ren_runtime *rt, ren_job job);
 ren_status ren__job_status(ren_runtime *rt, ren_job job);

@@ -85,3 +85,8 @@ ren_status ren__producer_release(ren_producer *producer)
     ren__runtime_release(rt);
     return REN_OK;
 }
+
+ren_runtime *ren__producer_runtime(ren_producer *producer)
+{
+    return producer->rt;
+}

@@ -236,6 +236,44 @@ static void test_post_bad_input_is_refused(void)
     close_rt();
 }
 
+static char last_line[512];
+
+static void keep_line(void *user, ren_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)snprintf(last_line, sizeof last_line, "%s", text);
+}
+
+/* config.validate makes a refusal say which member was wrong; without it there is no line. */
+static void test_validate_names_the_member(void)
+{
+    for (uint32_t validate = 0; validate < 2; validate++) {
+        ren_runtime_config config = ren_test_config();
+        ren_log log = ren_log_default();
+        ren_job_desc d = ren_job_desc_default();
+        ren_producer *producer;
+        log.fn = keep_line;
+        log.min_level = REN_LOG_WARNING;
+        config.log = &log;
+        config.validate = validate;
+        rt = ren_test_runtime(&config);
+        last_line[0] = 0;
+        d.kind = REN_JOB_BARRIER;
+        d.stream = REN_STREAM_COUNT;
+        CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_ERR_INVALID_ARGUMENT);
+        CU_ASSERT_EQUAL(strstr(last_line, "stream") != NULL, validate == 1);
+        last_line[0] = 0;
+        d = ren_job_desc_default();
+        d.kind = REN_JOB_HOST;
+        CU_ASSERT_EQUAL(ren_producer_register(rt, &producer), REN_OK);
+        CU_ASSERT_EQUAL(ren_producer_post(producer, &d, NULL), REN_ERR_INVALID_ARGUMENT);
+        CU_ASSERT_EQUAL(strstr(last_line, "host_fn") != NULL, validate == 1);
+        CU_ASSERT_EQUAL(ren_producer_release(producer), REN_OK);
+        close_rt();
+    }
+}
+
 static void test_handles_foreign_unknown_and_stale(void)
 {
     ren_runtime_config config = ren_test_config();
@@ -871,6 +909,7 @@ int main(int argc, char **argv)
         {"test_post_every_kind", test_post_every_kind},
         {"test_device_job_error_reaches_completion", test_device_job_error_reaches_completion},
         {"test_post_bad_input_is_refused", test_post_bad_input_is_refused},
+        {"test_validate_names_the_member", test_validate_names_the_member},
         {"test_handles_foreign_unknown_and_stale", test_handles_foreign_unknown_and_stale},
         {"test_finished_job_stays_known_for_a_while", test_finished_job_stays_known_for_a_while},
         {"test_completions_once_and_in_timeline_order",
