@@ -467,8 +467,8 @@ typedef struct ren_job_desc {
     ren_priority priority;
     uint64_t deadline_ns; /* on ren_now_ns' clock; 0 = none. Not issued by then: REN_ERR_DEADLINE */
     const ren_job *wait;  /* jobs whose work must be done before this one starts. Order only: it
-                             runs whatever their status. Jobs with id 0 are ignored; a stale one
-                             is done, so it counts as met; an unknown one is an error */
+                             runs whatever their status. Jobs with id 0 are ignored; a stale or
+                             unknown one is an error */
     uint32_t wait_count;  /* <= REN_MAX_WAITS */
     const ren_use *uses;  /* a COPY's and FILL's own buffers need not be named */
     uint32_t use_count;   /* <= REN_MAX_USES */
@@ -499,7 +499,8 @@ static inline ren_job_desc ren_job_desc_default(void)
  * Returns   REN_OK; REN_ERR_QUEUE_FULL (nothing kept, retry after ren_pump); REN_ERR_CLOSED;
  *           REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT (a member is out of its range, or a
  *           buffer's id is none of this runtime, or bytes beyond its end); REN_ERR_UNKNOWN_JOB (an
- *           entry of wait[] was never a job of this runtime); REN_ERR_STALE (a buffer was freed);
+ *           entry of wait[] was never a job of this runtime); REN_ERR_STALE (a buffer was freed,
+ *           or the slot of an entry of wait[] was reused: that job is done, leave it out);
  *           REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no.
  * Progress  bounded by REN_ERR_QUEUE_FULL. The hand-over never waits for another thread, but the
