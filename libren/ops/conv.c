@@ -95,50 +95,19 @@ static uint64_t conv_cost(const ren__emitter *e, const ren__node *n, const ren__
     return 2u * ren__tensor_elements(y) * (uint64_t)(w->dims[1] * w->dims[2] * w->dims[3]);
 }
 
+static const ren__affine_kinds kinds = {REN__OP_CONV_FWD, REN__OP_CONV_BWD_WEIGHT,
+                                        REN__OP_CONV_BWD_DATA, 1};
+
 static void conv_forward(ren__emitter *e, uint32_t index)
 {
-    const ren__node *n = e->nodes[index];
-    ren__tensor_desc x = ren__emit_desc(e, n->inputs[0]);
     ren__tensor_desc y = ren__emit_desc(e, index);
-    ren__task t = ren__emit_op(e, n, REN__OP_CONV_FWD, REN_STREAM_COMP_1, conv_cost(e, n, &y));
-    ren__emit_window(&t, n);
-    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
-    ren__emit_read_weight(e, &t, 1, n->params[0]);
-    if (n->params[1] != REN__NO_PARAM) {
-        ren__emit_read_weight(e, &t, 2, n->params[1]);
-    }
-    ren__emit_write(&t, 3, ren__emit_output(e, index), &y);
-    ren__emit_task(e, &t);
+    ren__affine_forward(e, index, &kinds, conv_cost(e, e->nodes[index], &y));
 }
 
 static void conv_backward(ren__emitter *e, uint32_t index)
 {
-    const ren__node *n = e->nodes[index];
-    uint32_t input = n->inputs[0];
-    uint32_t dy = e->grads[index];
-    ren__tensor_desc x = ren__emit_desc(e, input);
     ren__tensor_desc y = ren__emit_desc(e, index);
-    uint64_t cost = conv_cost(e, n, &y);
-
-    ren__emit_bias_grad(e, n, n->params[1], dy, &y);
-    if (e->param_grads[n->params[0]] != REN__NO_VALUE) {
-        ren__task t = ren__emit_op(e, n, REN__OP_CONV_BWD_WEIGHT, REN_STREAM_COMP_1, cost);
-        ren__emit_window(&t, n);
-        ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read(&t, 1, ren__emit_value(e, input), &x);
-        ren__emit_write(&t, 2, e->param_grads[n->params[0]], &e->param_descs[n->params[0]]);
-        ren__emit_task(e, &t);
-    }
-    if (e->wants_grad[input]) {
-        uint32_t dx = ren__emit_local(e, n, ren__tensor_bytes(&x));
-        ren__task t = ren__emit_op(e, n, REN__OP_CONV_BWD_DATA, REN_STREAM_COMP_3, cost);
-        ren__emit_window(&t, n);
-        ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read_weight(e, &t, 1, n->params[0]);
-        ren__emit_write(&t, 2, dx, &x);
-        ren__emit_task(e, &t);
-        ren__emit_grad(e, n, input, dx);
-    }
+    ren__affine_backward(e, index, &kinds, conv_cost(e, e->nodes[index], &y));
 }
 
 const ren__op_family ren__family_conv2d = {.name = "conv2d",

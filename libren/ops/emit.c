@@ -228,19 +228,6 @@ void ren__emit_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_
     e->grads[index] = sum;
 }
 
-void ren__emit_bias_grad(ren__emitter *e, const ren__node *n, uint32_t param, uint32_t dy,
-                         const ren__tensor_desc *dy_desc)
-{
-    if (param == REN__NO_PARAM || e->param_grads[param] == REN__NO_VALUE) {
-        return;
-    }
-    ren__task t =
-        ren__emit_op(e, n, REN__OP_BIAS_GRAD, REN_STREAM_COMP_2, ren__tensor_elements(dy_desc));
-    ren__emit_read(&t, 0, dy, dy_desc);
-    ren__emit_write(&t, 1, e->param_grads[param], &e->param_descs[param]);
-    ren__emit_task(e, &t);
-}
-
 /* ------------------------------------------------------------------ shapes */
 
 ren_status ren__shape_fail(ren__shape_error *err, ren_status status, const char *format, ...)

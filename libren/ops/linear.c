@@ -48,52 +48,24 @@ static uint32_t linear_params(const ren__node *n, const ren__shape_in *in, ren__
     return 2;
 }
 
-static uint64_t linear_cost(const ren__tensor_desc *x, const ren__tensor_desc *y)
+static uint64_t linear_cost(const ren__emitter *e, uint32_t index)
 {
-    return 2u * (uint64_t)x->dims[0] * (uint64_t)x->dims[1] * (uint64_t)y->dims[1];
+    ren__tensor_desc x = ren__emit_desc(e, e->nodes[index]->inputs[0]);
+    ren__tensor_desc y = ren__emit_desc(e, index);
+    return 2u * (uint64_t)x.dims[0] * (uint64_t)x.dims[1] * (uint64_t)y.dims[1];
 }
+
+static const ren__affine_kinds kinds = {REN__OP_LINEAR_FWD, REN__OP_LINEAR_BWD_WEIGHT,
+                                        REN__OP_LINEAR_BWD_DATA, 0};
 
 static void linear_forward(ren__emitter *e, uint32_t index)
 {
-    const ren__node *n = e->nodes[index];
-    ren__tensor_desc x = ren__emit_desc(e, n->inputs[0]);
-    ren__tensor_desc y = ren__emit_desc(e, index);
-    ren__task t = ren__emit_op(e, n, REN__OP_LINEAR_FWD, REN_STREAM_COMP_1, linear_cost(&x, &y));
-    ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
-    ren__emit_read_weight(e, &t, 1, n->params[0]);
-    if (n->params[1] != REN__NO_PARAM) {
-        ren__emit_read_weight(e, &t, 2, n->params[1]);
-    }
-    ren__emit_write(&t, 3, ren__emit_output(e, index), &y);
-    ren__emit_task(e, &t);
+    ren__affine_forward(e, index, &kinds, linear_cost(e, index));
 }
 
 static void linear_backward(ren__emitter *e, uint32_t index)
 {
-    const ren__node *n = e->nodes[index];
-    uint32_t input = n->inputs[0];
-    uint32_t dy = e->grads[index];
-    ren__tensor_desc x = ren__emit_desc(e, input);
-    ren__tensor_desc y = ren__emit_desc(e, index);
-    uint64_t cost = linear_cost(&x, &y);
-
-    ren__emit_bias_grad(e, n, n->params[1], dy, &y);
-    if (e->param_grads[n->params[0]] != REN__NO_VALUE) {
-        ren__task t = ren__emit_op(e, n, REN__OP_LINEAR_BWD_WEIGHT, REN_STREAM_COMP_1, cost);
-        ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read(&t, 1, ren__emit_value(e, input), &x);
-        ren__emit_write(&t, 2, e->param_grads[n->params[0]], &e->param_descs[n->params[0]]);
-        ren__emit_task(e, &t);
-    }
-    if (e->wants_grad[input]) {
-        uint32_t dx = ren__emit_local(e, n, ren__tensor_bytes(&x));
-        ren__task t = ren__emit_op(e, n, REN__OP_LINEAR_BWD_DATA, REN_STREAM_COMP_3, cost);
-        ren__emit_read(&t, 0, dy, &y);
-        ren__emit_read_weight(e, &t, 1, n->params[0]);
-        ren__emit_write(&t, 2, dx, &x);
-        ren__emit_task(e, &t);
-        ren__emit_grad(e, n, input, dx);
-    }
+    ren__affine_backward(e, index, &kinds, linear_cost(e, index));
 }
 
 const ren__op_family ren__family_linear = {.name = "linear",

@@ -140,12 +140,18 @@ void ren__emit_cast(ren__emitter *e, const ren__node *n, uint32_t from,
                     const ren__tensor_desc *from_desc, uint32_t to,
                     const ren__tensor_desc *to_desc);
 
-/* Linear and convolution: the sum of dy over all rows, on COMP_2. `param` may be REN__NO_PARAM. */
-void ren__emit_bias_grad(ren__emitter *e, const ren__node *n, uint32_t param, uint32_t dy,
-                         const ren__tensor_desc *dy_desc);
-
 /* Convolution and pooling: copy the window of n into the task's op. */
 void ren__emit_window(ren__task *t, const ren__node *n);
+
+/* affine.c: what linear and convolution have in common, with the kinds of operation that differ. */
+typedef struct ren__affine_kinds {
+    ren__op_kind forward, backward_weight, backward_data;
+    uint32_t has_window;
+} ren__affine_kinds;
+void ren__affine_forward(ren__emitter *e, uint32_t index, const ren__affine_kinds *kinds,
+                         uint64_t cost);
+void ren__affine_backward(ren__emitter *e, uint32_t index, const ren__affine_kinds *kinds,
+                          uint64_t cost);
 
 /* The control block as an operand's desc: bytes. */
 ren__tensor_desc ren__emit_bytes_desc(uint64_t bytes);
