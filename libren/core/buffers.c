@@ -160,20 +160,9 @@ static ren_status pool_alloc(ren_runtime *rt, uint32_t lane, uint64_t bytes, int
     return status;
 }
 
-static ren_status check_open(ren_runtime *rt)
-{
-    if (ren__runtime_is_forked(rt)) {
-        return REN_ERR_FORKED;
-    }
-    if (atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
-        return REN_ERR_DEVICE_LOST;
-    }
-    return atomic_load_explicit(&rt->closed, memory_order_relaxed) ? REN_ERR_CLOSED : REN_OK;
-}
-
 ren_status ren__buffer_alloc(ren_runtime *rt, ren_stream stream, uint64_t bytes, ren_buffer *out)
 {
-    ren_status status = check_open(rt);
+    ren_status status = ren__runtime_check_open(rt);
     ren__buffer_entry *entry;
     uint32_t index;
     uint32_t generation;
@@ -295,7 +284,7 @@ ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out)
 {
     ren__block block;
     bool last_try = false;
-    ren_status status = check_open(rt);
+    ren_status status = ren__runtime_check_open(rt);
     memset(out, 0, sizeof *out);
     if (status != REN_OK) {
         return status;

@@ -227,13 +227,7 @@ static ren_status work_on_host(ren_runtime *rt, ren__slot *slot)
     status = rt->api->copy_now(rt->dev, slot->as.copy.dst.host, slot->as.copy.src.host,
                                slot->as.copy.bytes);
     if (status == REN_ERR_DEVICE_LOST) {
-        ren_error err;
-        memset(&err, 0, sizeof err);
-        (void)rt->api->status(rt->dev, &err);
-        if (err.status == REN_OK) {
-            (void)REN__FAIL(&err, status, "the device was lost during a copy");
-        }
-        ren__runtime_set_lost(rt, &err);
+        ren__runtime_lose(rt, "the device was lost during a copy", status);
     }
     return status;
 }
@@ -386,13 +380,7 @@ static ren_status sync_batch(ren_runtime *rt, ren__batch *batch)
         }
     }
     if (status != REN_OK) {
-        ren_error err;
-        memset(&err, 0, sizeof err);
-        if (rt->api->status(rt->dev, &err) == REN_OK || err.status == REN_OK) {
-            (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST, "waiting for a batch failed (%s)",
-                            ren__status_name(status));
-        }
-        ren__runtime_set_lost(rt, &err);
+        ren__runtime_lose(rt, "waiting for a batch failed", status);
         status = REN_ERR_DEVICE_LOST;
     }
     return status;

@@ -214,22 +214,6 @@ typedef struct post_target {
     uint32_t number;
 } post_target;
 
-static ren_status check_open(ren_runtime *rt)
-{
-    if (ren__runtime_is_forked(rt)) {
-        return REN_ERR_FORKED;
-    }
-    /* relaxed: a post that races with the fault or the close may still be accepted; it
-     * completes. */
-    if (atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
-        return REN_ERR_DEVICE_LOST;
-    }
-    if (atomic_load_explicit(&rt->closed, memory_order_relaxed)) {
-        return REN_ERR_CLOSED;
-    }
-    return REN_OK;
-}
-
 static ren_status check_waits(ren_runtime *rt, const ren_job *waits, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -377,7 +361,7 @@ static void publish(const post_target *to, ren__slot *slot, ren_job *out_job)
 static ren_status post_desc(const post_target *to, const ren_job_desc *desc, ren_job *out_job)
 {
     ren__slot *slot;
-    ren_status status = check_open(to->rt);
+    ren_status status = ren__runtime_check_open(to->rt);
     if (out_job) {
         out_job->id = 0;
     }
@@ -426,7 +410,7 @@ ren_status ren__work_post(ren_runtime *rt, const ren__work *work, ren_done_fn do
                           ren_deliver deliver, uint32_t channel, ren_job *out_job)
 {
     post_target to = {rt, &rt->shared, 0};
-    ren_status status = check_open(rt);
+    ren_status status = ren__runtime_check_open(rt);
     ren__slot *slot;
     if (out_job) {
         out_job->id = 0;

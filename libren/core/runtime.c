@@ -84,16 +84,24 @@ ren__trace_slot *ren__runtime_trace(ren_runtime *rt)
     return &rt->trace;
 }
 
-ren_status ren__runtime_retain(ren_runtime *rt)
+ren_status ren__runtime_check_open(const ren_runtime *rt)
 {
     if (ren__runtime_is_forked(rt)) {
         return REN_ERR_FORKED;
     }
+    /* relaxed: a call that races with the fault or the close may still be accepted; what it made
+     * completes or is freed as ever. */
     if (atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
         return REN_ERR_DEVICE_LOST;
     }
-    if (atomic_load_explicit(&rt->closed, memory_order_relaxed)) {
-        return REN_ERR_CLOSED;
+    return atomic_load_explicit(&rt->closed, memory_order_relaxed) ? REN_ERR_CLOSED : REN_OK;
+}
+
+ren_status ren__runtime_retain(ren_runtime *rt)
+{
+    ren_status status = ren__runtime_check_open(rt);
+    if (status != REN_OK) {
+        return status;
     }
     atomic_fetch_add_explicit(&rt->children, 1, memory_order_relaxed);
     return REN_OK;
@@ -139,6 +147,16 @@ void ren__runtime_set_lost(ren_runtime *rt, const ren_error *cause)
         ren__doorbell_ring(&rt->done_bell);
         ren__doorbell_ring(&rt->pump_bell);
     }
+}
+
+void ren__runtime_lose(ren_runtime *rt, const char *what, ren_status status)
+{
+    ren_error err;
+    memset(&err, 0, sizeof err);
+    if (rt->api->status(rt->dev, &err) == REN_OK || err.status == REN_OK) {
+        (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST, "%s (%s)", what, ren__status_name(status));
+    }
+    ren__runtime_set_lost(rt, &err);
 }
 
 ren_status ren__runtime_status(ren_runtime *rt, ren_error *err)

@@ -237,7 +237,6 @@ typedef struct ren__worker_counters {
 typedef struct ren__lane {
     /* [sub] */
     _Alignas(REN__CACHE_LINE) uint32_t index;
-    bool in_use;
     bool open_has_commands;
     uint64_t open_seq;          /* the batch being filled, from 1 */
     uint64_t event_seq;         /* newest closed batch with an event */
@@ -408,6 +407,8 @@ static inline bool ren__runtime_is_forked(const ren_runtime *rt)
     return *rt->fork_guard == 0u;
 }
 bool ren__runtime_on_callback_thread(ren_runtime *rt);
+/* REN_OK, or why nothing new is accepted: FORKED, DEVICE_LOST or CLOSED. */
+ren_status ren__runtime_check_open(const ren_runtime *rt);
 
 /* jobs.c */
 ren_status ren__road_init(ren_runtime *rt, ren__road *road, uint32_t number, bool shared);
@@ -452,6 +453,8 @@ void ren__release_parked(ren_runtime *rt);
 /* Fill a completion from a finished slot; `err` is the caller's memory for completion->err. */
 void ren__completion_fill(ren__slot *slot, ren_status status, ren_completion *out, ren_error *err);
 void ren__runtime_set_lost(ren_runtime *rt, const ren_error *cause);
+/* The same, for the device's own reason; `what` failed with `status` where it gives none. */
+void ren__runtime_lose(ren_runtime *rt, const char *what, ren_status status);
 
 /* pump.c */
 uint64_t ren__completions_waiting(ren_runtime *rt);

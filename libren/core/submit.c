@@ -543,12 +543,7 @@ static void issue(ren_runtime *rt, ren__slot *slot)
     wake_issue_dependants(rt, slot);
     if (status != REN_OK) {
         if (status == REN_ERR_DEVICE_LOST) {
-            ren_error err;
-            err.status = REN_OK;
-            if (rt->api->status(rt->dev, &err) == REN_OK || err.status == REN_OK) {
-                (void)REN__FAIL(&err, status, "the device was lost while a job was issued");
-            }
-            ren__runtime_set_lost(rt, &err);
+            ren__runtime_lose(rt, "the device was lost while a job was issued", status);
         }
         if (slot->kind == REN__JOB_WORK) {
             set_aside_broken(rt, slot, status);
