@@ -1097,12 +1097,13 @@ REN_API ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error 
 
 /* Write what happens from now on to a Perfetto-compatible trace file.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_BUSY (a trace is open); REN_ERR_NO_MEMORY;
- *           REN_ERR_UNSUPPORTED
+ *           REN_ERR_INVALID_ARGUMENT; REN_ERR_REENTRANT; REN_ERR_FORKED
  * Threads   any.   In callbacks  no.   Blocks  for the file.   Allocates  yes. */
 REN_API ren_status ren_trace_begin(ren_runtime *rt, const char *path, ren_error *err);
 
 /* Close the trace file.
- * Returns   REN_OK; REN_ERR_IO; REN_ERR_INVALID_ARGUMENT (none is open); REN_ERR_UNSUPPORTED
+ * Returns   REN_OK; REN_ERR_IO; REN_ERR_INVALID_ARGUMENT (none is open); REN_ERR_REENTRANT;
+ *           REN_ERR_FORKED
  * Threads   any.   In callbacks  no.   Blocks  for the file.   Allocates  frees. */
 REN_API ren_status ren_trace_end(ren_runtime *rt);
 
