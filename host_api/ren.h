@@ -199,6 +199,9 @@ typedef struct ren_cuda_options {
     uint32_t struct_size;
     void *context;           /* a CUcontext of the host's, kept current as it was; NULL = primary */
     int32_t stream_priority; /* of the five streams; 0 = lowest, so that graphics go first */
+    /* 1 = a plan's convolutions and products are timed on the device when it is made, and the
+     * fastest algorithms kept; 0 = the libraries' first choices. Never with `deterministic`. */
+    uint32_t autotune;
 } ren_cuda_options;
 
 typedef struct ren_runtime_config {

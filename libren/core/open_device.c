@@ -84,6 +84,7 @@ static ren_status open_table(ren_runtime *rt, const ren__device_api *api, ren_er
     config.deterministic = rt->config.deterministic;
     config.memory_limit_bytes = rt->config.device_memory_limit_bytes;
     if (rt->config.cuda) {
+        config.autotune = rt->config.cuda->autotune && !rt->config.deterministic;
         config.cuda_context = rt->config.cuda->context;
         config.cuda_stream_priority = rt->config.cuda->stream_priority;
     }

@@ -29,7 +29,7 @@
 
 #include "../../host_api/ren.h"
 
-#define REN__DEVICE_ABI 2u
+#define REN__DEVICE_ABI 3u
 #define REN__LANES      5u   /* most lanes of a device */
 #define REN__OPERANDS   12u  /* most operands of an operation */
 #define REN__ALIGN      256u /* of every device address, in bytes */
@@ -55,7 +55,8 @@ typedef struct ren__device_config {
     uint32_t lanes;       /* 1..REN__LANES */
     uint32_t cpu_threads; /* threads of a large operation, at least 1 */
     uint32_t deterministic;
-    uint64_t seed;               /* ren_test_seed: schedule of the CPU lanes; 0 = free running */
+    uint32_t autotune; /* 1 = op_create may time what a library offers; not if deterministic */
+    uint64_t seed;     /* ren_test_seed: schedule of the CPU lanes; 0 = free running */
     uint64_t memory_limit_bytes; /* 0 = none */
     void *cuda_context;
     int32_t cuda_stream_priority;
@@ -69,6 +70,7 @@ typedef struct ren__device_caps {
     uint32_t pageable_copies;   /* 1 = copy() takes any host memory at once; 0 = pinned only */
     uint32_t conv_weights_ohwi; /* layout of convolution weights in device memory: 0 OIHW, 1 OHWI */
     uint32_t graphs;            /* 1 = graph_* work */
+    uint32_t fusions;           /* bits of ren__fusion */
     uint64_t memory_bytes;      /* of the device */
 } ren__device_caps;
 
@@ -91,14 +93,31 @@ typedef enum ren__activation {
     REN__ACT_GELU_TANH
 } ren__activation;
 
+/* What an operation may do in the same launch. A device that sets a bit takes every shape and dtype
+ * of it, if need be in several launches; without the bit the planner emits the parts one by one. */
+typedef enum ren__fusion {
+    REN__FUSE_LINEAR_ACT = 1 << 0,  /* LINEAR_FWD, fused_activation: RELU */
+    REN__FUSE_CONV_ACT = 1 << 1,    /* CONV_FWD, fused_activation: RELU */
+    REN__FUSE_NORM_ACT = 1 << 2,    /* BATCH_NORM_*, fused_activation: RELU */
+    REN__FUSE_NORM_ADD = 1 << 3,    /* BATCH_NORM_*, operand `other`, with fused RELU or without */
+    REN__FUSE_WEIGHT_BIAS = 1 << 4, /* LINEAR_BWD_WEIGHT, operand `db` */
+    REN__FUSE_ACT_BIAS = 1 << 5,    /* ACT_BWD, operand `db` */
+    REN__FUSE_HALF_LOSS = 1 << 6, /* XENT, MSE, HUBER read and write 16-bit floats by themselves */
+    REN__FUSE_GELU = 1 << 7       /* LINEAR_FWD, fused_activation: GELU_TANH; inference only */
+} ren__fusion;
+
 /* Operation kinds. The operand order is part of the contract: inputs, then ">", then outputs; "?"
  * may be absent (rank 0, NULL pointer). The formulas are those of ren.h. f32 unless said otherwise.
+ * Up to HUBER_BWD tensors may also be f16 or bf16; loss, prob, the gradients of weights and biases,
+ * and all that batch norm keeps or reads beside x, dy, y and other, stay f32. `act` stands for the
+ * activation where fused_activation is 1, and for nothing where it is 0. The last operands of some
+ * kinds, those with a star, need the device's REN__FUSE_ bit.
  *
- * LINEAR_FWD         0 x[N,I]  1 w[O,I]  2 b[O]?           > 3 y[N,O]
+ * LINEAR_FWD         0 x[N,I]  1 w[O,I]  2 b[O]?           > 3 y[N,O]     y = act(x w^T + b)
  * LINEAR_BWD_DATA    0 dy[N,O]  1 w[O,I]                   > 2 dx[N,I]
- * LINEAR_BWD_WEIGHT  0 dy[N,O]  1 x[N,I]                   > 2 dw[O,I]
+ * LINEAR_BWD_WEIGHT  0 dy[N,O]  1 x[N,I]                   > 2 dw[O,I]  3 db[O]?*
  * BIAS_GRAD          0 dy[..,C]                            > 1 db[C]     sum over all rows
- * CONV_FWD           0 x[N,H,W,C]  1 w (OIHW dims)  2 b[O]?  > 3 y
+ * CONV_FWD           0 x[N,H,W,C]  1 w (OIHW dims)  2 b[O]?  > 3 y       y = act(conv + b)
  * CONV_BWD_DATA      0 dy  1 w                             > 2 dx
  * CONV_BWD_WEIGHT    0 dy  1 x                             > 2 dw
  * MAX_POOL_FWD       0 x                                   > 1 y  2 saved?
@@ -109,12 +128,21 @@ typedef enum ren__activation {
  * GLOBAL_AVG_FWD     0 x[N,H,W,C]                          > 1 y[N,C]
  * GLOBAL_AVG_BWD     0 dy[N,C]                             > 1 dx[N,H,W,C]
  * BATCH_NORM_TRAIN   0 x  1 weight[C]  2 bias[C]  3 rmean[C]  4 rvar[C]
+ *                      10 other?*
  *                      > 5 y  6 mean[C]  7 rstd[C]  8 new_rmean[C]  9 new_rvar[C]
- *                      3 and 8, 4 and 9 may be the same memory
- * BATCH_NORM_BWD     0 dy  1 x  2 weight  3 mean  4 rstd   > 5 dx  6 dweight  7 dbias
- * BATCH_NORM_EVAL    0 x  1 weight  2 bias  3 rmean  4 rvar  > 5 y
+ *                      3 and 8, 4 and 9 may be the same memory; y = act(norm(x) + other)
+ * BATCH_NORM_BWD     0 dy  1 x  2 weight  3 mean  4 rstd  8 y?*  10 bias?*
+ *                      > 5 dx  6 dweight  7 dbias  9 dother?*
+ *                      fused_activation 1: dy counts where the output was positive, which y says
+ *                      or, without an `other`, bias; just one of the two is there. dother: the dy
+ *                      that counts, only with fused_activation (else it is dy itself)
+ * BATCH_NORM_EVAL    0 x  1 weight  2 bias  3 rmean  4 rvar  10 other?*  > 5 y
+ * BATCH_NORM_FOLD    0 w (OIHW dims)  1 weight[O]  2 bias[O]  3 rmean[O]  4 rvar[O]  5 b[O]?
+ *                      > 6 w (as 0)  7 b[O]
+ *                      norm(conv(x, w, b)) = conv(x, w', b') with the running statistics
  * ACT_FWD            0 x                                   > 1 y         in place for RELU
- * ACT_BWD            0 dy  1 x  2 y                        > 3 dx        RELU reads y only
+ * ACT_BWD            0 dy  1 x  2 y                        > 3 dx  4 db[C]?*  RELU reads y only
+ *                      db: the sum of dx over all rows
  * DROPOUT_FWD        0 x  1 control                        > 2 y
  *                      the mask is a function of (seed, layer, step, element)
  * DROPOUT_BWD        0 dy  1 control                       > 2 dx
@@ -161,6 +189,7 @@ typedef enum ren__op_kind {
     REN__OP_BATCH_NORM_TRAIN,
     REN__OP_BATCH_NORM_BWD,
     REN__OP_BATCH_NORM_EVAL,
+    REN__OP_BATCH_NORM_FOLD,
     REN__OP_ACT_FWD,
     REN__OP_ACT_BWD,
     REN__OP_DROPOUT_FWD,
@@ -226,6 +255,8 @@ typedef struct ren__op_desc {
     /* All set; dilation and groups at least 1. */
     uint32_t kernel[2], stride[2], padding[2], dilation[2], groups;
     ren__activation activation;
+    uint32_t fused_activation; /* 1 = `activation` belongs to the operation; see ren__fusion */
+    uint32_t allow_tf32;       /* 1 = products and convolutions of f32 may round to TF32 */
     float alpha; /* leaky slope; dropout probability; huber delta; label smoothing; bn momentum */
     float eps;   /* batch norm */
     uint32_t layer;    /* dropout: which layer, part of the counter */
@@ -308,6 +339,11 @@ typedef struct ren__device_api {
      * and in no order with them. Any thread but the submitter. NULL where pageable_copies is 1. */
     uint32_t (*host_is_pinned)(ren__device *dev, const void *ptr);
     ren_status (*copy_now)(ren__device *dev, void *dst, const void *src, uint64_t bytes);
+
+    /* Write the device's clock, in ns, into *out (pinned host memory, 8-byte aligned) when the lane
+     * has come here. The clock never goes back, and the lanes of a device share it. Enqueues, and
+     * may be captured. */
+    ren_status (*stamp)(ren__device *dev, uint32_t lane, uint64_t *out);
 } ren__device_api;
 
 /* The CPU device, always there. */
@@ -352,6 +388,8 @@ static inline uint32_t ren__op_halves(const ren__op_desc *d)
 static inline uint32_t ren__op_written(const ren__op_desc *d)
 {
     switch (d->kind) {
+    case REN__OP_BATCH_NORM_FOLD:
+        return 3u << 6;
     case REN__OP_LINEAR_FWD:
     case REN__OP_CONV_FWD:
     case REN__OP_ACT_BWD:
@@ -366,10 +404,15 @@ static inline uint32_t ren__op_written(const ren__op_desc *d)
         return 1u << 1;
     case REN__OP_MAX_POOL_BWD:
         return 1u << 4;
-    case REN__OP_BATCH_NORM_TRAIN:
     case REN__OP_BATCH_NORM_BWD:
+        return 1u << 5 | 1u << 9;
+    case REN__OP_BATCH_NORM_TRAIN:
     case REN__OP_BATCH_NORM_EVAL:
         return 1u << 5;
+    case REN__OP_XENT_BWD:
+    case REN__OP_MSE_BWD:
+    case REN__OP_HUBER_BWD:
+        return 1u << 3;
     case REN__OP_CONCAT:
         return 1u << 11;
     case REN__OP_SPLIT:

@@ -67,6 +67,7 @@ static void test_layout_runtime(void)
     AT(ren_cuda_options, struct_size, 0);
     AT(ren_cuda_options, context, 8);
     AT(ren_cuda_options, stream_priority, 16);
+    AT(ren_cuda_options, autotune, 20);
 
     SIZE(ren_runtime_config, 112);
     AT(ren_runtime_config, struct_size, 0);

@@ -39,7 +39,6 @@ static uint32_t written(const ren__op_desc *d)
     switch (d->kind) {
     case REN__OP_LINEAR_FWD:
     case REN__OP_CONV_FWD:
-    case REN__OP_ACT_BWD:
     case REN__OP_XENT_BWD:
     case REN__OP_MSE_BWD:
     case REN__OP_HUBER_BWD:
@@ -61,9 +60,15 @@ static uint32_t written(const ren__op_desc *d)
     case REN__OP_BATCH_NORM_TRAIN:
         return 0x1fu << 5;
     case REN__OP_BATCH_NORM_BWD:
-        return 0x7u << 5;
+        return 0x7u << 5 | (d->operand[9].rank ? 1u << 9 : 0u);
+    case REN__OP_BATCH_NORM_FOLD:
+        return 0x3u << 6;
+    case REN__OP_LINEAR_BWD_WEIGHT:
+        return 1u << 2 | (d->operand[3].rank ? 1u << 3 : 0u);
     case REN__OP_BATCH_NORM_EVAL:
         return 1u << 5;
+    case REN__OP_ACT_BWD:
+        return 1u << 3 | (d->operand[4].rank ? 1u << 4 : 0u);
     case REN__OP_CONCAT:
         return 1u << 11;
     case REN__OP_SPLIT:
