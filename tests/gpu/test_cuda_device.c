@@ -4,7 +4,7 @@
  * Proves    lanes are independent of each other and of the legacy stream; events order lanes while
  *           one is held; the calling thread's context is as it was after every call; a capture that
  *           the host breaks leaves the lanes usable; a failed allocation blames no later call; the
- *           memory limit holds.
+ *           memory limit holds; stamps are written, in order, on every lane and from a graph.
  * Fails     when a stream is made that waits for the legacy one, a context is set and not put back,
  *           EndCapture is left out after a failure, or the last error survives a handled one.
  */
@@ -441,6 +441,45 @@ static void test_memory_limit_holds(void)
     test_table_close(&mine);
 }
 
+/* Stamps on a lane, on a lane behind it, and from a graph launched twice: each is written, and none
+ * is earlier than one that the order of commands puts before it. A clock of the multiprocessor's
+ * own would fail across lanes; one read on the host at capture, at the second launch. */
+static void test_stamps_are_in_order(void)
+{
+    test_table *t = test_cuda();
+    uint64_t *at;
+    uint64_t first;
+    ren__event *event = NULL;
+    ren__graph *graph = NULL;
+    ren_error err;
+    if (!t) {
+        return;
+    }
+    at = (uint64_t *)(void *)pinned(t, 5 * sizeof *at);
+    CU_ASSERT_EQUAL(t->api->event_create(t->dev, 0, &event), REN_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        CU_ASSERT_EQUAL(t->api->stamp(t->dev, i, &at[i]), REN_OK);
+        CU_ASSERT_EQUAL(t->api->event_record(t->dev, i, event), REN_OK);
+        CU_ASSERT_EQUAL(t->api->event_wait(t->dev, i + 1u, event), REN_OK);
+    }
+    finish(t, 3);
+    CU_ASSERT_TRUE(at[0] != 0 && at[0] <= at[1] && at[1] <= at[2]);
+    CU_ASSERT_EQUAL(t->api->graph_begin(t->dev, 0), REN_OK);
+    CU_ASSERT_EQUAL(t->api->stamp(t->dev, 0, &at[3]), REN_OK);
+    CU_ASSERT_EQUAL(t->api->stamp(t->dev, 0, &at[4]), REN_OK);
+    CU_ASSERT_EQUAL_FATAL(t->api->graph_end(t->dev, 0, &graph, &err), REN_OK);
+    CU_ASSERT_EQUAL(t->api->graph_launch(t->dev, 0, graph), REN_OK);
+    finish(t, 0);
+    first = at[3];
+    CU_ASSERT_TRUE(at[2] <= at[3] && at[3] <= at[4]);
+    CU_ASSERT_EQUAL(t->api->graph_launch(t->dev, 0, graph), REN_OK);
+    finish(t, 0);
+    CU_ASSERT_TRUE(first < at[3] && at[3] <= at[4]);
+    t->api->graph_destroy(t->dev, graph);
+    t->api->event_destroy(t->dev, event);
+    t->api->host_free(t->dev, at, 5 * sizeof *at);
+}
+
 static const ren_test_case cases[] = {
     {"test_open_refusals_say_why", test_open_refusals_say_why},
     {"test_lanes_run_beside_a_held_lane", test_lanes_run_beside_a_held_lane},
@@ -452,6 +491,7 @@ static const ren_test_case cases[] = {
     {"test_captures_beside_host_work", test_captures_beside_host_work},
     {"test_failed_allocation_blames_nobody", test_failed_allocation_blames_nobody},
     {"test_memory_limit_holds", test_memory_limit_holds},
+    {"test_stamps_are_in_order", test_stamps_are_in_order},
 };
 
 int main(int argc, char **argv)

@@ -219,6 +219,7 @@ ren_status ren__cuda_fill(ren__device *dev, uint32_t lane, void *dst, uint32_t b
                           uint64_t bytes);
 ren_status ren__cuda_call(ren__device *dev, uint32_t lane, ren__call_fn fn, void *user,
                           ren_status *out_status);
+ren_status ren__cuda_stamp(ren__device *dev, uint32_t lane, uint64_t *out);
 ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
                                ren__op **out, ren__op_needs *needs, ren_error *err);
 void ren__cuda_op_destroy(ren__device *dev, ren__op *op);

@@ -40,6 +40,11 @@ cudaError_t ren__cuda_k_bias_add(cudaStream_t stream, float *y, const float *bia
 cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const uint64_t *channels,
                                uint32_t count, float *joined, uint64_t rows, int split);
 
+/* ------------------------------------------------------------------ clock.cu */
+
+/* out: pinned host memory, 8-byte aligned. */
+cudaError_t ren__cuda_k_stamp(cudaStream_t stream, uint64_t *out);
+
 /* ------------------------------------------------------------------ cast.cu */
 
 /* Any dtype to F32, F16 or BF16; rounds to nearest even. */

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "internal.h"
+#include "kernels.h"
 
 /* Waking a thread that sleeps in cudaEventSynchronize takes an interrupt: 15 us after an empty
  * kernel, but 90 us after one of 100 us (H200 in a virtual machine). So a waiter looks for itself
@@ -181,4 +182,16 @@ ren_status ren__cuda_call(ren__device *dev, uint32_t lane, ren__call_fn fn, void
     }
     ren__cuda_leave(dev, &scope);
     return REN_OK;
+}
+
+ren_status ren__cuda_stamp(ren__device *dev, uint32_t lane, uint64_t *out)
+{
+    ren__cuda_scope scope;
+    ren_status status = ren__cuda_enter(dev, &scope);
+    if (status != REN_OK) {
+        return status;
+    }
+    status = REN__CUDA(dev, NULL, ren__cuda_k_stamp(dev->lane[lane].stream, out));
+    ren__cuda_leave(dev, &scope);
+    return status;
 }

@@ -25,6 +25,13 @@ static inline cudaError_t ren__launch(const void *kernel, dim3 blocks, dim3 thre
     void *arguments[1] = {(void *)params};
     return cudaLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
+
+static __device__ __forceinline__ uint64_t ren__clock_ns(void)
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
 #endif
 
 static inline uint32_t ren__blocks(uint64_t items, uint32_t per_block, uint32_t most)

@@ -37,6 +37,7 @@ static const ren__device_api table = {
     .graph_destroy = ren__cuda_graph_destroy,
     .host_is_pinned = ren__cuda_host_is_pinned,
     .copy_now = ren__cuda_copy_now,
+    .stamp = ren__cuda_stamp,
 };
 
 __attribute__((visibility("default"))) const ren__device_api *ren__device_module_open(uint32_t abi);
