@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "tune.h"
 
 #define OLDEST_MAJOR 7 /* compute capability of the oldest machine code in the module */
 #define OLDEST_MINOR 5
@@ -257,6 +258,7 @@ ren_status ren__cuda_open(const ren__device_config *config, const ren__host_serv
     dev->host = *host;
     dev->lanes = config->lanes;
     dev->deterministic = config->deterministic;
+    dev->autotune = config->autotune && !config->deterministic;
     dev->memory_limit = config->memory_limit_bytes;
     (void)pthread_mutex_init(&dev->lock, NULL);
     (void)pthread_mutex_init(&dev->op_lock, NULL);
@@ -341,6 +343,7 @@ void ren__cuda_close(ren__device *dev)
         if (dev->aside) {
             (void)cudaStreamDestroy(dev->aside);
         }
+        ren__cuda_tune_forget(dev);
         for (uint32_t i = 0; i < dev->lanes; i++) {
             close_lane(&dev->lane[i]);
         }

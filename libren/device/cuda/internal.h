@@ -55,11 +55,14 @@ struct ren__device {
     int retained; /* the primary context, to be released at close */
     uint32_t lanes;
     uint32_t deterministic;
+    uint32_t autotune; /* never with `deterministic` */
     ren__cuda_lane lane[REN__LANES];
     cudaStream_t aside;    /* of copy_now: beside the lanes */
     cudnnHandle_t planner; /* under op_lock: what op_create asks cuDNN with */
     ren__device_caps caps;
     uint64_t memory_limit;
+    cudaStream_t tuning;           /* under op_lock, as is `tuned`; see tune.h */
+    struct ren__cuda_tuned *tuned; /* a list */
 
     pthread_mutex_t lock;    /* memory accounts and the fault; nothing is called under it */
     pthread_mutex_t op_lock; /* op_create, and with it the making of library handles */
@@ -189,6 +192,10 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
                                    ren_error *err);
 ren_status ren__cuda_train_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
                                   ren_error *err);
+
+/* Count bytes of device memory against the limit, and give them back (memory.c). */
+ren_status ren__cuda_account(ren__device *dev, uint64_t bytes);
+void ren__cuda_unaccount(ren__device *dev, uint64_t bytes);
 
 /* What computes an operation that no library and no kernel takes with the dtypes that it has: 0
  * when one does, else 1 with the description for it in *out. `refused` 1: the first choice was

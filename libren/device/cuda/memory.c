@@ -9,7 +9,7 @@
  */
 #include "internal.h"
 
-static ren_status account(ren__device *dev, uint64_t bytes)
+ren_status ren__cuda_account(ren__device *dev, uint64_t bytes)
 {
     ren_status status = REN_OK;
     (void)pthread_mutex_lock(&dev->lock);
@@ -23,7 +23,7 @@ static ren_status account(ren__device *dev, uint64_t bytes)
     return status;
 }
 
-static void unaccount(ren__device *dev, uint64_t bytes)
+void ren__cuda_unaccount(ren__device *dev, uint64_t bytes)
 {
     (void)pthread_mutex_lock(&dev->lock);
     dev->memory_used -= bytes;
@@ -38,12 +38,12 @@ ren_status ren__cuda_mem_alloc(ren__device *dev, uint64_t bytes, void **out)
     if (status != REN_OK) {
         return status;
     }
-    status = account(dev, bytes);
+    status = ren__cuda_account(dev, bytes);
     if (status == REN_OK) {
         status = REN__CUDA(dev, NULL, cudaMalloc(out, (size_t)bytes));
         if (status != REN_OK) {
             *out = NULL;
-            unaccount(dev, bytes);
+            ren__cuda_unaccount(dev, bytes);
         }
     }
     ren__cuda_leave(dev, &scope);
@@ -59,7 +59,7 @@ void ren__cuda_mem_free(ren__device *dev, void *ptr, uint64_t bytes)
     ren__cuda_enter_always(dev, &scope);
     (void)REN__CUDA(dev, NULL, cudaFree(ptr));
     ren__cuda_leave(dev, &scope);
-    unaccount(dev, bytes);
+    ren__cuda_unaccount(dev, bytes);
 }
 
 ren_status ren__cuda_host_alloc(ren__device *dev, uint64_t bytes, void **out)
