@@ -532,7 +532,7 @@ REN_API ren_status ren_producer_post(ren_producer *producer, const ren_job_desc 
                                      ren_job *out_job);
 
 /* Give the ring back. Jobs posted through it go on and complete as ever. NULL is fine.
- * Returns   REN_OK; REN_ERR_FORKED
+ * Returns   REN_OK; REN_ERR_STALE (it was given back before); REN_ERR_FORKED
  * Threads   one, with no post of this producer running.   In callbacks  yes.
  * Blocks    for a short lock.   Allocates  no. */
 REN_API ren_status ren_producer_release(ren_producer *producer);

@@ -76,12 +76,17 @@ ren_status ren__producer_register(ren_runtime *rt, ren_producer **out)
 ren_status ren__producer_release(ren_producer *producer)
 {
     ren_runtime *rt = producer->rt;
+    bool was_registered;
     if (ren__runtime_is_forked(rt)) {
         return REN_ERR_FORKED;
     }
     (void)pthread_mutex_lock(&rt->register_lock);
+    was_registered = producer->registered;
     producer->registered = false;
     (void)pthread_mutex_unlock(&rt->register_lock);
+    if (!was_registered) {
+        return REN_ERR_STALE;
+    }
     ren__runtime_release(rt);
     return REN_OK;
 }

@@ -108,6 +108,7 @@ static void test_every_call_with_null(void)
     ROW(ren_producer_post(mine, NULL, &job), BAD);
     ROW(ren_producer_release(NULL), REN_OK);
     ROW(ren_producer_release(mine), REN_OK);
+    ROW(ren_producer_release(mine), REN_ERR_STALE); /* and the runtime can still be destroyed */
     ROW(ren_wait(NULL, job, 0), BAD);
     ROW(ren_cancel(NULL, job), BAD);
     ROW(ren_job_status(NULL, job), BAD);
