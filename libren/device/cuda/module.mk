@@ -3,7 +3,7 @@
 #
 # Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0
 #           test-gpu    every suite that can run on the CUDA device; skipped (77) without a GPU
-#           bench-gpu   tests/gpu/bench_device; rows go to tests/bench/results/
+#           bench-gpu   tests/gpu/bench_device and bench_costs; rows go to tests/bench/results/
 #           stage       put the packages that a machine without a registry lacks into build/stage;
 #                       there, `make sysroot` unpacks them
 # Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH; cuDNN 9 from CUDNN_ROOT, the
@@ -90,7 +90,7 @@ $(B)/libren_cuda.so: $(CUDA_MODULE)
 
 GPU_TESTS    := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/gpu/test_*.c)))
 GPU_HELPERS  := $(addprefix $(B)/obj/tests/gpu/,table.o values.o reference.o spin.o)
-GPU_BENCH    := $(B)/tests/gpu/bench_device
+GPU_BENCH    := $(B)/tests/gpu/bench_device $(B)/tests/gpu/bench_costs
 GPU_LINK     := -L$(CUDA_LIBS) -lcudart_static -lrt -ldl
 GPU_SUITES   := conformance golden stress fault
 GPU_PROGRAMS := $(foreach s,$(GPU_SUITES),$(filter $(B)/tests/$(s)/%,$(TEST_PROGRAMS))) $(GPU_TESTS)
@@ -102,8 +102,8 @@ $(GPU_TESTS): $(B)/%: $(B)/obj/%.o $(GPU_HELPERS) $(LIBREN_TEST_A)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS_ALL) $< $(GPU_HELPERS) $(LIBREN_TEST_A) -lcunit $(LIBS) $(GPU_LINK) -o $@
 
-$(GPU_BENCH): $(B)/obj/tests/gpu/bench_device.o $(B)/obj/tests/gpu/spin.o \
-              $(B)/obj/tests/bench/bench.o $(LIBREN_A)
+$(GPU_BENCH): $(B)/%: $(B)/obj/%.o $(B)/obj/tests/gpu/spin.o $(B)/obj/tests/bench/bench.o \
+              $(LIBREN_A)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(filter %.o,$^) $(LIBREN_A) $(LIBS) $(GPU_LINK) -o $@
@@ -128,11 +128,12 @@ test-gpu-run:
 bench-gpu:
 	+@$(SUBMAKE) FLAVOUR=release bench-gpu-build
 	@export $(or $(GPU_PATH),REN=1); \
-	build/release/tests/gpu/bench_device --module $(CURDIR)/build/release/libren_cuda.so $(ARGS)
+	build/release/tests/gpu/bench_device --module $(CURDIR)/build/release/libren_cuda.so $(ARGS) && \
+	build/release/tests/gpu/bench_costs $(ARGS)
 
 bench-gpu-build: $(B)/libren_cuda.so $(GPU_BENCH)
 
 -include $(CUDA_OBJECTS:.o=.d) $(GPU_HELPERS:.o=.d) $(patsubst $(B)/%,$(B)/obj/%.d,$(GPU_TESTS)) \
-         $(B)/obj/tests/gpu/bench_device.d
+         $(GPU_BENCH:$(B)/%=$(B)/obj/%.d)
 
 endif
