@@ -340,9 +340,9 @@ typedef struct ren__device_api {
     uint32_t (*host_is_pinned)(ren__device *dev, const void *ptr);
     ren_status (*copy_now)(ren__device *dev, void *dst, const void *src, uint64_t bytes);
 
-    /* Write the device's clock, in ns, into *out (pinned host memory, 8-byte aligned) when the lane
-     * has come here. The clock never goes back, and the lanes of a device share it. Enqueues, and
-     * may be captured. */
+    /* Write the device's clock, in ns, into *out (device or pinned host memory, 8-byte aligned)
+     * when the lane has come here. The clock never goes back, and the lanes of a device share it.
+     * Enqueues, and may be captured. */
     ren_status (*stamp)(ren__device *dev, uint32_t lane, uint64_t *out);
 } ren__device_api;
 

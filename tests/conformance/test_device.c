@@ -60,6 +60,66 @@ static void breathe(void)
 
 /* ------------------------------------------------------------------ order and events */
 
+/* Stamps of one lane, and of a lane behind another by an event, never go back. Fails if a stamp is
+ * taken by a clock of the lane's own, before the lane has waited, or not at all. */
+static void test_stamps_follow_the_lanes(void)
+{
+    enum {
+        ROUNDS = 100
+    };
+    rig r;
+    rig_open(&r, api, 0, 0);
+    const uint32_t lanes = r.config.lanes;
+    void *pinned = NULL;
+    RIG_OK(api->host_alloc(r.dev, ROUNDS * REN__LANES * sizeof(uint64_t), &pinned));
+    uint64_t *at = pinned;
+    memset(at, 0, ROUNDS * REN__LANES * sizeof *at);
+    ren__event *event = new_event(&r);
+    for (uint32_t i = 0; i < ROUNDS * lanes; i++) {
+        if (i) {
+            RIG_OK(api->event_wait(r.dev, i % lanes, event));
+        }
+        RIG_OK(api->stamp(r.dev, i % lanes, &at[i]));
+        RIG_OK(api->event_record(r.dev, i % lanes, event));
+    }
+    RIG_OK(api->event_sync(r.dev, event));
+    uint32_t back = 0;
+    for (uint32_t i = 1; i < ROUNDS * lanes; i++) {
+        back += at[i] < at[i - 1u];
+    }
+    CU_ASSERT(at[0] != 0);
+    CU_ASSERT_EQUAL(back, 0);
+    api->event_destroy(r.dev, event);
+    api->host_free(r.dev, pinned, ROUNDS * REN__LANES * sizeof(uint64_t));
+    rig_close(&r);
+}
+
+/* A stamp is taken when the lane comes to it: behind a lane that is held, not when it is enqueued.
+ */
+static void test_stamp_waits_for_its_lane(void)
+{
+    rig r;
+    rig_open(&r, api, 0, 0);
+    if (!no_host_functions(&r)) {
+        gate g = GATE;
+        void *pinned = NULL;
+        RIG_OK(api->host_alloc(r.dev, 2 * sizeof(uint64_t), &pinned));
+        uint64_t *at = pinned;
+        at[0] = at[1] = 0;
+        rig_put_gate(&r, 1, &g);
+        gate_wait_entered(&g);
+        RIG_OK(api->stamp(r.dev, 1, &at[0]));
+        RIG_OK(api->stamp(r.dev, 2, &at[1]));
+        rig_finish(&r, 2);
+        gate_open(&g);
+        rig_finish(&r, 1);
+        CU_ASSERT(at[1] != 0);
+        CU_ASSERT(at[0] > at[1]);
+        api->host_free(r.dev, pinned, 2 * sizeof(uint64_t));
+    }
+    rig_close(&r);
+}
+
 /* Commands of one lane run in the order enqueued: each fill overwrites what the one before it wrote
  * and each copy takes what is there at its turn. */
 static void test_lane_order(void)
@@ -672,6 +732,8 @@ int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
         {"test_lane_order", test_lane_order},
+        {"test_stamps_follow_the_lanes", test_stamps_follow_the_lanes},
+        {"test_stamp_waits_for_its_lane", test_stamp_waits_for_its_lane},
         {"test_event_chain", test_event_chain},
         {"test_event_wait_keeps_its_record", test_event_wait_keeps_its_record},
         {"test_event_wait_ignores_later_records", test_event_wait_ignores_later_records},

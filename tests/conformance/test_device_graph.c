@@ -171,6 +171,49 @@ static void test_graph_launches_follow_each_other(void)
     bench_close(&b);
 }
 
+/* Stamps that a graph holds are taken anew by each launch, in the order of its commands, on all
+ * lanes of the graph, into device memory, from where a copy behind the launch takes them. Fails if
+ * a stamp is a constant of the capture, or is not ordered with the lanes' events. */
+static void test_graph_stamps(void)
+{
+    enum {
+        LAUNCHES = 50
+    };
+    bench b;
+    ren__graph *graph = NULL;
+    ren_error err = {0};
+    bench_open(&b, 0);
+    uint64_t *stamps = rig_alloc(&b.r, CELL);
+    void *pinned = NULL;
+    RIG_OK(api->host_alloc(b.r.dev, LAUNCHES * 3 * sizeof(uint64_t), &pinned));
+    uint64_t *at = pinned;
+    RIG_OK(api->graph_begin(b.r.dev, 4));
+    RIG_OK(api->stamp(b.r.dev, 4, &stamps[0]));
+    RIG_OK(api->event_record(b.r.dev, 4, b.fork));
+    RIG_OK(api->event_wait(b.r.dev, 1, b.fork));
+    RIG_OK(api->stamp(b.r.dev, 1, &stamps[1]));
+    RIG_OK(api->event_record(b.r.dev, 1, b.join[1]));
+    RIG_OK(api->event_wait(b.r.dev, 4, b.join[1]));
+    RIG_OK(api->stamp(b.r.dev, 4, &stamps[2]));
+    RIG_OK(api->graph_end(b.r.dev, 4, &graph, &err));
+    for (uint32_t i = 0; i < LAUNCHES; i++) {
+        RIG_OK(api->graph_launch(b.r.dev, 4, graph));
+        RIG_OK(api->copy(b.r.dev, 4, &at[3 * i], stamps, 3 * sizeof(uint64_t)));
+    }
+    rig_finish(&b.r, 4);
+    uint32_t back = 0;
+    for (uint32_t i = 1; i < 3 * LAUNCHES; i++) {
+        back += at[i] < at[i - 1u];
+    }
+    CU_ASSERT_EQUAL(back, 0);
+    CU_ASSERT(at[0] != 0);
+    CU_ASSERT(at[3 * LAUNCHES - 1] > at[0]);
+    api->graph_destroy(b.r.dev, graph);
+    api->host_free(b.r.dev, pinned, LAUNCHES * 3 * sizeof(uint64_t));
+    api->mem_free(b.r.dev, stamps, CELL);
+    bench_close(&b);
+}
+
 /* A graph may be launched on another lane than the one it was captured on; it is ordered there. */
 static void test_graph_launch_on_another_lane(void)
 {
@@ -341,6 +384,7 @@ int main(int argc, char **argv)
         {"test_graph_every_subset_of_lanes", test_graph_every_subset_of_lanes},
         {"test_graph_every_subset_of_lanes_seeded", test_graph_every_subset_of_lanes_seeded},
         {"test_graph_launches_follow_each_other", test_graph_launches_follow_each_other},
+        {"test_graph_stamps", test_graph_stamps},
         {"test_graph_launch_on_another_lane", test_graph_launch_on_another_lane},
         {"test_graph_unjoined_lane", test_graph_unjoined_lane},
         {"test_graph_outside_dependency", test_graph_outside_dependency},

@@ -19,7 +19,7 @@
 static const char *const call_names[CALLS] = {
     "open",        "mem_alloc", "host_alloc",   "event_create", "event_record", "event_wait",
     "event_sync",  "copy",      "fill",         "call",         "op_create",    "op_launch",
-    "graph_begin", "graph_end", "graph_launch", "any"};
+    "graph_begin", "graph_end", "graph_launch", "stamp",        "any"};
 
 /* What waits for the next device. */
 static struct {

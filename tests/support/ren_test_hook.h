@@ -32,6 +32,7 @@ enum {
     CALL_GRAPH_BEGIN,
     CALL_GRAPH_END,
     CALL_GRAPH_LAUNCH,
+    CALL_STAMP,
     CALL_ANY,
     CALLS
 };

@@ -370,6 +370,22 @@ static void hook_graph_destroy(ren__device *dev, ren__graph *graph)
     h->api->graph_destroy(h->dev, graph);
 }
 
+/* ------------------------------------------------------------------ the clock */
+
+static ren_status hook_stamp(ren__device *dev, uint32_t lane, uint64_t *out)
+{
+    hook *h = hook_of_device(dev);
+    ren_status status = ren__hook_enter(h, CALL_STAMP);
+    if (status == REN_OK) {
+        ren_test_command c = {.call = "stamp", .write_count = 1};
+        c.writes[0] = (ren_test_access){out, sizeof *out};
+        report *r = ren__hook_before(h, lane, &c);
+        status = h->api->stamp(h->dev, lane, out);
+        ren__hook_after(h, lane, r);
+    }
+    return status;
+}
+
 /* ------------------------------------------------------------------ host memory */
 
 static uint32_t hook_host_is_pinned(ren__device *dev, const void *ptr)
@@ -508,6 +524,7 @@ static void fill_table(ren__device_api *table, const ren__device_api *inner)
         .graph_destroy = hook_graph_destroy,
         .host_is_pinned = hook_host_is_pinned,
         .copy_now = hook_copy_now,
+        .stamp = hook_stamp,
     };
 }
 

@@ -51,6 +51,7 @@ typedef enum ren__cpu_kind {
     REN__CPU_FILL,
     REN__CPU_CALL,
     REN__CPU_OP,
+    REN__CPU_STAMP,  /* *out becomes the clock */
     REN__CPU_SEGMENT /* one lane's part of a graph launch */
 } ren__cpu_kind;
 
@@ -81,6 +82,9 @@ typedef struct ren__cpu_command {
             void *workspace;
             void *operands[REN__OPERANDS];
         } op;
+        struct {
+            uint64_t *out;
+        } stamp;
         struct {
             const struct ren__cpu_command *commands; /* the graph's; not read past the last one */
             uint32_t count;

@@ -417,6 +417,13 @@ static ren_status cpu_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
     return submit(dev, lane, &command);
 }
 
+static ren_status cpu_stamp(ren__device *dev, uint32_t lane, uint64_t *out)
+{
+    ren__cpu_command command = {.kind = REN__CPU_STAMP};
+    command.as.stamp.out = out;
+    return submit(dev, lane, &command);
+}
+
 const ren__device_api *ren__device_cpu(void)
 {
     static const ren__device_api api = {
@@ -447,6 +454,7 @@ const ren__device_api *ren__device_cpu(void)
         .graph_end = ren__cpu_graph_end,
         .graph_launch = ren__cpu_graph_launch,
         .graph_destroy = ren__cpu_graph_destroy,
+        .stamp = cpu_stamp,
     };
     return &api;
 }

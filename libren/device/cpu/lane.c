@@ -163,6 +163,9 @@ void ren__cpu_execute(ren__cpu_lane *lane, const ren__cpu_command *command)
         }
         break;
     }
+    case REN__CPU_STAMP:
+        *command->as.stamp.out = ren__cpu_now_ns();
+        break;
     case REN__CPU_SEGMENT:
         run_segment(lane, command);
         break;

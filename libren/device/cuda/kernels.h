@@ -42,7 +42,7 @@ cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const ui
 
 /* ------------------------------------------------------------------ clock.cu */
 
-/* out: pinned host memory, 8-byte aligned. */
+/* out: device or pinned host memory, 8-byte aligned. */
 cudaError_t ren__cuda_k_stamp(cudaStream_t stream, uint64_t *out);
 
 /* ------------------------------------------------------------------ cast.cu */
