@@ -7,6 +7,7 @@
  *           the new ones go beside the old, and the update puts them in place with the weights.
  * Inference the running statistics in place of the batch's.
  * Shapes    x [N, C] or [N, H, W, C]; weight, bias, running_mean, running_var [C].
+ * Fusion    An addition behind it and a ReLU at the end may be part of both tasks.
  * Streams   COMP_2.
  */
 #include "ops.h"
@@ -56,20 +57,36 @@ static uint32_t batch_norm_params(const ren__node *n, const ren__shape_in *in, r
     return 4;
 }
 
+static ren__task batch_norm_op(ren__emitter *e, uint32_t index, ren__op_kind kind, uint64_t cost)
+{
+    const ren__node *n = e->nodes[index];
+    ren__task t = ren__emit_op(e, n, kind, REN_STREAM_COMP_2, cost);
+    t.op.alpha = n->alpha;
+    t.op.eps = n->eps;
+    if (e->fused[index].act != REN__NO_NODE) {
+        t.op.activation = e->nodes[e->fused[index].act]->activation;
+        t.op.fused_activation = 1;
+    }
+    return t;
+}
+
 static void batch_norm_forward(ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];
+    const ren__fused *fused = &e->fused[index];
+    uint32_t with_other = fused->other != REN__NO_NODE;
     ren__tensor_desc x = ren__emit_desc(e, index);
     ren__tensor_desc channel = e->param_descs[n->params[WEIGHT]];
     ren__op_kind kind = e->training ? REN__OP_BATCH_NORM_TRAIN : REN__OP_BATCH_NORM_EVAL;
-    ren__task t = ren__emit_op(e, n, kind, REN_STREAM_COMP_2, 4 * ren__tensor_bytes(&x));
-    t.op.alpha = n->alpha;
-    t.op.eps = n->eps;
+    ren__task t = batch_norm_op(e, index, kind, (4 + with_other) * ren__tensor_bytes(&x));
     ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
     for (uint32_t i = 0; i < 4; i++) {
         ren__emit_read_param(e, &t, 1 + i, n->params[i]);
     }
-    ren__emit_write(&t, 5, ren__emit_output(e, index), &x);
+    if (with_other) {
+        ren__emit_read(&t, 10, ren__emit_value(e, fused->other), &x);
+    }
+    ren__emit_write(&t, 5, ren__emit_output(e, fused->tail), &x);
     if (e->training) {
         for (uint32_t i = 0; i < 2; i++) {
             e->saved[index][i] = ren__emit_local(e, n, ren__tensor_bytes(&channel));
@@ -80,17 +97,41 @@ static void batch_norm_forward(ren__emitter *e, uint32_t index)
     ren__emit_task(e, &t);
 }
 
+/* What passed a fused ReLU: the output tells, or without an addition the normalised x itself, which
+ * the pass reads anyway. What is added takes the gradient of the sum. Gives the value of that. */
+static uint32_t read_gate(ren__emitter *e, ren__task *t, uint32_t index, uint32_t dy)
+{
+    const ren__node *n = e->nodes[index];
+    const ren__fused *fused = &e->fused[index];
+    ren__tensor_desc x = ren__emit_desc(e, index);
+    if (fused->act == REN__NO_NODE) {
+        return dy;
+    }
+    if (fused->other == REN__NO_NODE) {
+        ren__emit_read_param(e, t, 10, n->params[BIAS]);
+        return dy;
+    }
+    ren__emit_read(t, 8, e->values[fused->tail], &x);
+    if (!e->wants_grad[fused->other]) {
+        return dy;
+    }
+    uint32_t dother = ren__emit_local(e, n, ren__tensor_bytes(&x));
+    ren__emit_write(t, 9, dother, &x);
+    return dother;
+}
+
 static void batch_norm_backward(ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];
+    const ren__fused *fused = &e->fused[index];
+    uint32_t dy = e->grads[fused->tail];
     ren__tensor_desc x = ren__emit_desc(e, index);
     ren__tensor_desc channel = e->param_descs[n->params[WEIGHT]];
     uint32_t dx = ren__emit_local(e, n, ren__tensor_bytes(&x));
+    uint32_t more = fused->act != REN__NO_NODE && fused->other != REN__NO_NODE ? 2 : 0;
     ren__task t =
-        ren__emit_op(e, n, REN__OP_BATCH_NORM_BWD, REN_STREAM_COMP_2, 6 * ren__tensor_bytes(&x));
-    t.op.alpha = n->alpha;
-    t.op.eps = n->eps;
-    ren__emit_read(&t, 0, e->grads[index], &x);
+        batch_norm_op(e, index, REN__OP_BATCH_NORM_BWD, (6 + more) * ren__tensor_bytes(&x));
+    ren__emit_read(&t, 0, dy, &x);
     ren__emit_read(&t, 1, ren__emit_value(e, n->inputs[0]), &x);
     ren__emit_read_param(e, &t, 2, n->params[WEIGHT]);
     ren__emit_read(&t, 3, e->saved[index][0], &channel);
@@ -103,8 +144,12 @@ static void batch_norm_backward(ren__emitter *e, uint32_t index)
         }
         ren__emit_write(&t, 6 + i, grad, &channel);
     }
+    uint32_t dother = read_gate(e, &t, index, dy);
     ren__emit_task(e, &t);
     ren__emit_grad(e, n, n->inputs[0], dx);
+    if (fused->other != REN__NO_NODE) {
+        ren__emit_grad(e, n, fused->other, dother);
+    }
 }
 
 const ren__op_family ren__family_batch_norm = {.name = "batch_norm",

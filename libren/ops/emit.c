@@ -196,13 +196,28 @@ uint32_t ren__emit_full_value(ren__emitter *e, uint32_t index)
                                                      : e->values[index];
 }
 
-void ren__emit_full_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value)
+uint32_t ren__emit_loss_input(ren__emitter *e, uint32_t index, ren__tensor_desc *out_desc)
 {
-    ren__tensor_desc full = ren__emit_full_desc(e, index);
+    if (!(e->fusions & REN__FUSE_HALF_LOSS) || e->nodes[index]->kind == REN__NODE_INPUT) {
+        *out_desc = ren__emit_full_desc(e, index);
+        return ren__emit_full_value(e, index);
+    }
+    *out_desc = ren__emit_desc(e, index);
+    return e->values[index];
+}
+
+uint32_t ren__emit_trains(const ren__emitter *e, uint32_t param)
+{
+    return param != REN__NO_PARAM && e->param_grads[param] != REN__NO_VALUE;
+}
+
+void ren__emit_loss_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value,
+                         const ren__tensor_desc *value_desc)
+{
     ren__tensor_desc desc = ren__emit_desc(e, index);
-    if (e->wants_grad[index] && full.dtype != desc.dtype) {
+    if (e->wants_grad[index] && value_desc->dtype != desc.dtype) {
         uint32_t rounded = ren__emit_local(e, n, ren__tensor_bytes(&desc));
-        ren__emit_cast(e, n, value, &full, rounded, &desc);
+        ren__emit_cast(e, n, value, value_desc, rounded, &desc);
         value = rounded;
     }
     ren__emit_grad(e, n, index, value);

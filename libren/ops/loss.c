@@ -6,6 +6,8 @@
  * Backward  starts the backward pass: the gradient of the loss itself is 1 (times the loss scale of
  *           the state, where one is in use).
  * Sources   label smoothing: Szegedy et al. 2016, in PyTorch's convention; Huber 1964.
+ * Precision Predictions and logits of 16 bits are read as they are, and their gradients written so,
+ *           where the device can; else there are casts around. All else is f32.
  * Streams   COMP_1.
  */
 #include "ops.h"
@@ -59,17 +61,19 @@ static ren_status cross_entropy_shape(const ren__node *n, const ren__shape_in *i
 static void cross_entropy_forward(ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];
-    ren__tensor_desc logits = ren__emit_full_desc(e, n->inputs[0]);
+    ren__tensor_desc logits;
+    ren__tensor_desc prob = ren__emit_full_desc(e, n->inputs[0]);
     ren__tensor_desc labels = ren__emit_full_desc(e, n->inputs[1]);
     ren__tensor_desc loss = ren__emit_desc(e, index);
+    uint32_t x = ren__emit_loss_input(e, n->inputs[0], &logits);
     ren__task t =
         ren__emit_op(e, n, REN__OP_XENT_FWD, REN_STREAM_COMP_1, 8 * ren__tensor_elements(&logits));
     t.op.alpha = n->alpha;
-    e->saved[index][0] = ren__emit_local(e, n, ren__tensor_bytes(&logits));
-    ren__emit_read(&t, 0, ren__emit_full_value(e, n->inputs[0]), &logits);
+    e->saved[index][0] = ren__emit_local(e, n, ren__tensor_bytes(&prob));
+    ren__emit_read(&t, 0, x, &logits);
     ren__emit_read(&t, 1, ren__emit_full_value(e, n->inputs[1]), &labels);
     ren__emit_write(&t, 2, ren__emit_output(e, index), &loss);
-    ren__emit_write(&t, 3, e->saved[index][0], &logits);
+    ren__emit_write(&t, 3, e->saved[index][0], &prob);
     ren__emit_task(e, &t);
 }
 
@@ -79,20 +83,22 @@ static void cross_entropy_backward(ren__emitter *e, uint32_t index)
     if (!e->wants_grad[n->inputs[0]]) {
         return;
     }
-    ren__tensor_desc logits = ren__emit_full_desc(e, n->inputs[0]);
+    ren__tensor_desc logits;
+    ren__tensor_desc prob = ren__emit_full_desc(e, n->inputs[0]);
     ren__tensor_desc labels = ren__emit_full_desc(e, n->inputs[1]);
     ren__tensor_desc control = ren__emit_bytes_desc(sizeof(ren__control));
+    (void)ren__emit_loss_input(e, n->inputs[0], &logits);
     uint32_t dx = ren__emit_local(e, n, ren__tensor_bytes(&logits));
     ren__task t =
         ren__emit_op(e, n, REN__OP_XENT_BWD, REN_STREAM_COMP_1, 2 * ren__tensor_elements(&logits));
     t.op.alpha = n->alpha;
-    ren__emit_read(&t, 0, e->saved[index][0], &logits);
+    ren__emit_read(&t, 0, e->saved[index][0], &prob);
     ren__emit_read(&t, 1, ren__emit_full_value(e, n->inputs[1]), &labels);
     ren__emit_read(&t, 2, e->control, &control);
     read_scale(e, &t);
     ren__emit_write(&t, 3, dx, &logits);
     ren__emit_task(e, &t);
-    ren__emit_full_grad(e, n, n->inputs[0], dx);
+    ren__emit_loss_grad(e, n, n->inputs[0], dx, &logits);
 }
 
 static ren_status regression_shape(const ren__node *n, const ren__shape_in *in,
@@ -128,12 +134,15 @@ static void regression_forward(ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];
     ren__op_kind kind = n->kind == REN__NODE_MSE ? REN__OP_MSE_FWD : REN__OP_HUBER_FWD;
-    ren__tensor_desc x = ren__emit_full_desc(e, n->inputs[0]);
+    ren__tensor_desc x;
+    ren__tensor_desc target;
+    uint32_t from = ren__emit_loss_input(e, n->inputs[0], &x);
+    uint32_t goal = ren__emit_loss_input(e, n->inputs[1], &target);
     ren__tensor_desc loss = ren__emit_desc(e, index);
     ren__task t = ren__emit_op(e, n, kind, REN_STREAM_COMP_1, 4 * ren__tensor_elements(&x));
     t.op.alpha = n->alpha;
-    ren__emit_read(&t, 0, ren__emit_full_value(e, n->inputs[0]), &x);
-    ren__emit_read(&t, 1, ren__emit_full_value(e, n->inputs[1]), &x);
+    ren__emit_read(&t, 0, from, &x);
+    ren__emit_read(&t, 1, goal, &target);
     ren__emit_write(&t, 2, ren__emit_output(e, index), &loss);
     ren__emit_task(e, &t);
 }
@@ -147,18 +156,21 @@ static void regression_backward(ren__emitter *e, uint32_t index)
         return;
     }
     ren__op_kind kind = n->kind == REN__NODE_MSE ? REN__OP_MSE_BWD : REN__OP_HUBER_BWD;
-    ren__tensor_desc x = ren__emit_full_desc(e, n->inputs[0]);
+    ren__tensor_desc x;
+    ren__tensor_desc target;
+    uint32_t from = ren__emit_loss_input(e, n->inputs[0], &x);
+    uint32_t goal = ren__emit_loss_input(e, n->inputs[1], &target);
     ren__tensor_desc control = ren__emit_bytes_desc(sizeof(ren__control));
     uint32_t dx = ren__emit_local(e, n, ren__tensor_bytes(&x));
     ren__task t = ren__emit_op(e, n, kind, REN_STREAM_COMP_1, 4 * ren__tensor_elements(&x));
     t.op.alpha = n->alpha;
-    ren__emit_read(&t, 0, ren__emit_full_value(e, n->inputs[0]), &x);
-    ren__emit_read(&t, 1, ren__emit_full_value(e, n->inputs[1]), &x);
+    ren__emit_read(&t, 0, from, &x);
+    ren__emit_read(&t, 1, goal, &target);
     ren__emit_read(&t, 2, e->control, &control);
     read_scale(e, &t);
     ren__emit_write(&t, 3, dx, &x);
     ren__emit_task(e, &t);
-    ren__emit_full_grad(e, n, n->inputs[0], dx);
+    ren__emit_loss_grad(e, n, n->inputs[0], dx, &x);
 }
 
 const ren__op_family ren__family_cross_entropy = {.name = "softmax_cross_entropy",

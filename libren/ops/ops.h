@@ -8,6 +8,9 @@
  *           weight gradients on COMP_1; batch norm, pooling, dropout and bias gradients on COMP_2;
  *           activations, sums, joins and data gradients on COMP_3. The backward pass of a linear or
  *           convolution node thus forks three ways. The policy GREEDY may move compute tasks.
+ * Fusion    Nodes whose work is one operation form a group, see train/fuse.h: its first node, the
+ *           head, is the one whose family emits the group's tasks, at the turn of its last one, the
+ *           tail. Only the tail's output is in memory, and only it has a gradient.
  * Gradients The gradient of a tensor is complete when all nodes that read it have run backward,
  *           which reverse node order guarantees. A second contribution is added out of place, so a
  *           contribution may be shared (the sum's backward pass hands on its own gradient).
@@ -27,6 +30,7 @@
 #define REN__NODE_SAVED  3u  /* values that a node's forward pass keeps for its backward pass */
 #define REN__NAME_BYTES  64u /* 63 characters */
 #define REN__NO_PARAM    UINT32_MAX
+#define REN__NO_NODE     UINT32_MAX
 
 typedef enum ren__node_kind {
     REN__NODE_INPUT = 0,
@@ -83,6 +87,17 @@ typedef struct ren__param_spec {
 
 /* ------------------------------------------------------------------ emission */
 
+/* What is fused with a node. One that stands alone is head and tail of its own group. */
+typedef struct ren__fused {
+    uint32_t head;
+    uint32_t tail;
+    /* Of a head; REN__NO_NODE = none. */
+    uint32_t act;         /* the activation at its end */
+    uint32_t other;       /* what is added to a batch norm's output */
+    uint32_t bias_by_act; /* linear, convolution: 1 = the gate of the activation behind it, in the
+                             group or not, gives the bias gradient */
+} ren__fused;
+
 typedef struct ren__emitter {
     ren__task_graph *graph;
     ren__node *const *nodes;
@@ -91,6 +106,8 @@ typedef struct ren__emitter {
     uint32_t training;
     ren_dtype precision;                /* of tensors that are f32 in the model */
     uint32_t dynamic_scale;             /* losses scale their gradients by the state's */
+    uint32_t fusions;                   /* bits of ren__fusion */
+    const ren__fused *fused;            /* by node */
     const char *segment;                /* of the tasks emitted now */
     uint32_t *values;                   /* by node: the value of its output; an input's as given */
     uint32_t *casts;                    /* by node: the same in the other dtype, or REN__NO_VALUE */
@@ -132,8 +149,19 @@ uint32_t ren__emit_output(ren__emitter *e, uint32_t index);
 /* Node `index`'s tensor has one more gradient contribution, complete in `value`. Nothing happens
  * when the tensor needs none: callers ask wants_grad first to save the work. */
 void ren__emit_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value);
-/* The same for a contribution in f32, of a loss. */
-void ren__emit_full_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value);
+/* The same for a contribution of a loss, which may be in f32 where the tensor is not. */
+void ren__emit_loss_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value,
+                         const ren__tensor_desc *value_desc);
+
+/* A loss's input, in the dtype that the device takes: as it is stored, or in f32. */
+uint32_t ren__emit_loss_input(ren__emitter *e, uint32_t index, ren__tensor_desc *out_desc);
+
+/* activation.c: from the gradient `dy` of activation node `act` to the one of its input, on COMP_3;
+ * with it the bias gradient of the layer before, where that was decided. */
+uint32_t ren__emit_gate(ren__emitter *e, uint32_t act, uint32_t dy);
+
+/* The parameter of n has a gradient to be computed. */
+uint32_t ren__emit_trains(const ren__emitter *e, uint32_t param);
 
 /* One value into another dtype, on COMP_3. */
 void ren__emit_cast(ren__emitter *e, const ren__node *n, uint32_t from,

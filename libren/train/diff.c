@@ -9,6 +9,8 @@
  */
 #include "diff.h"
 
+#include "fuse.h"
+
 static size_t carve(size_t *at, size_t count, size_t size)
 {
     size_t offset = *at;
@@ -24,6 +26,8 @@ static ren_status take_block(ren__diff *d)
     size_t needed = carve(&at, nodes, 1);
     size_t wants = carve(&at, nodes, 1);
     size_t used = carve(&at, params, 1);
+    size_t fused = carve(&at, nodes, sizeof(ren__fused));
+    size_t readers = carve(&at, nodes, sizeof(uint32_t));
     size_t values = carve(&at, nodes, sizeof(uint32_t));
     size_t casts = carve(&at, nodes, sizeof(uint32_t));
     size_t grads = carve(&at, nodes, sizeof(uint32_t));
@@ -41,6 +45,8 @@ static ren_status take_block(ren__diff *d)
     d->needed = block + needed;
     d->wants_grad = block + wants;
     d->param_used = block + used;
+    d->fused = (ren__fused *)(void *)(block + fused);
+    d->readers = (uint32_t *)(void *)(block + readers);
     d->values = (uint32_t *)(void *)(block + values);
     d->casts = (uint32_t *)(void *)(block + casts);
     d->grads = (uint32_t *)(void *)(block + grads);
@@ -98,6 +104,7 @@ ren_status ren__diff_init(ren__diff *d, ren_model *m, uint32_t target, uint32_t 
     d->model = m;
     d->target = target;
     d->training = training;
+    d->fusions = m->caps.fusions;
     if (take_block(d) != REN_OK) {
         return REN__FAIL(err, REN_ERR_NO_MEMORY, "no host memory to differentiate the model");
     }
@@ -225,6 +232,41 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
     }
 }
 
+static void decide_groups(ren__diff *d)
+{
+    const ren__fuse fuse = {.nodes = d->model->nodes,
+                            .target = d->target,
+                            .training = d->training,
+                            .fusions = d->fusions,
+                            .needed = d->needed,
+                            .wants_grad = d->wants_grad,
+                            .readers = d->readers};
+    ren__fuse_decide(&fuse, d->fused);
+}
+
+static void emit_forward(ren__diff *d, ren__emitter *e, uint32_t i)
+{
+    const ren__node *n = d->model->nodes[i];
+    uint32_t head = d->fused[i].head;
+    if (n->kind == REN__NODE_INPUT) {
+        ren__tensor_desc desc = ren__emit_full_desc(e, i);
+        d->values[i] =
+            ren__task_graph_value(e->graph, n->name, REN__VALUE_EXTERNAL, ren__tensor_bytes(&desc));
+    } else if (d->fused[head].tail == i) {
+        ren__op_family_of(d->model->nodes[head]->kind)->forward(e, head);
+    }
+}
+
+static void emit_backward(ren__diff *d, ren__emitter *e, uint32_t i)
+{
+    uint32_t head = d->fused[i].head;
+    uint32_t starts = i == d->target;
+    if (d->wants_grad[i] && d->model->nodes[i]->kind != REN__NODE_INPUT &&
+        d->fused[head].tail == i && (starts || d->grads[i] != REN__NO_VALUE)) {
+        ren__op_family_of(d->model->nodes[head]->kind)->backward(e, head);
+    }
+}
+
 void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
 {
     const ren_model *m = d->model;
@@ -235,6 +277,8 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
                       .training = d->training,
                       .precision = d->precision,
                       .dynamic_scale = d->dynamic_scale,
+                      .fusions = d->fusions,
+                      .fused = d->fused,
                       .segment = "forward",
                       .values = d->values,
                       .casts = d->casts,
@@ -254,28 +298,17 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
     }
     d->control = e.control;
     d->state = e.state;
+    decide_groups(d);
     for (uint32_t i = 0; i <= d->target; i++) {
-        const ren__node *n = m->nodes[i];
         d->grads[i] = REN__NO_VALUE;
         d->casts[i] = REN__NO_VALUE;
-        if (!d->needed[i]) {
-            continue;
-        }
-        if (n->kind == REN__NODE_INPUT) {
-            ren__tensor_desc desc = ren__emit_full_desc(&e, i);
-            d->values[i] =
-                ren__task_graph_value(g, n->name, REN__VALUE_EXTERNAL, ren__tensor_bytes(&desc));
-        } else {
-            ren__op_family_of(n->kind)->forward(&e, i);
+        d->values[i] = REN__NO_VALUE;
+        if (d->needed[i]) {
+            emit_forward(d, &e, i);
         }
     }
     e.segment = "backward";
     for (uint32_t i = d->target + 1; d->training && i-- > 0;) {
-        const ren__node *n = m->nodes[i];
-        uint32_t starts = i == d->target;
-        if (d->wants_grad[i] && n->kind != REN__NODE_INPUT &&
-            (starts || d->grads[i] != REN__NO_VALUE)) {
-            ren__op_family_of(n->kind)->backward(&e, i);
-        }
+        emit_backward(d, &e, i);
     }
 }

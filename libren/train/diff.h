@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/train/diff.h - the tasks of a model's forward and backward pass.
  *
- * Purpose   From one target tensor back: which nodes it needs, which tensors need a gradient, and
- *           the tasks that compute both, in an order that is right on one stream. trainer.c adds
- *           the update, infer.c the copy of the output.
+ * Purpose   From one target tensor back: which nodes it needs, which tensors need a gradient, which
+ *           nodes share an operation (fuse.h), and the tasks that compute all of it, in an order
+ *           that is right on one stream. trainer.c adds the update, infer.c the copy of the output.
  * Threads   one at a time per model (its lock is held).
  * Memory    one block of host memory a diff, freed by ren__diff_deinit.
  */
@@ -27,10 +27,13 @@ typedef struct ren__diff {
     ren__phase phase; /* the caller's, before emit; so the next two */
     ren_dtype precision;
     uint32_t dynamic_scale;
+    uint32_t fusions; /* bits of ren__fusion: the device's, or what the caller leaves of them */
     const uint8_t *frozen; /* by parameter; the caller's; NULL = none */
     uint8_t *needed;       /* by node: the target depends on it */
     uint8_t *wants_grad;   /* by node: needed, and depends on a trained parameter */
     uint8_t *param_used;   /* by parameter: of a needed node */
+    ren__fused *fused;     /* by node, once emitted */
+    uint32_t *readers;     /* by node, likewise */
     uint32_t *values;      /* by node: the value of its output; an input's is EXTERNAL */
     uint32_t *casts;       /* by node */
     uint32_t *grads;       /* by node */

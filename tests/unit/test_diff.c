@@ -2,7 +2,8 @@
 /* tests/unit/test_diff.c - the tasks that differentiation lists, and their streams.
  *
  * Looks at the task list and the STATIC plan of small models, without running anything: which tasks
- * there are, on which stream the table puts them, and what is left out.
+ * there are, on which stream the table puts them, what is left out, and what is fused on a device
+ * that can. Whether the device under test can does not matter here.
  */
 #include "../golden/nets.h"
 #include "../support/runtime.h"
@@ -21,7 +22,11 @@ typedef struct listing {
 
 static ren_runtime *rt;
 
-static void list_tasks(listing *l, ren_model *m, ren_tensor target, uint32_t training)
+#define EVERY_FUSION 0xffu
+
+/* `frozen`, by parameter, may be NULL. */
+static void list_fused(listing *l, ren_model *m, ren_tensor target, uint32_t training,
+                       uint32_t fusions, const uint8_t *frozen)
 {
     ren__plan_config config = {.policy = REN__POLICY_STATIC,
                                .lanes = 5,
@@ -34,8 +39,17 @@ static void list_tasks(listing *l, ren_model *m, ren_tensor target, uint32_t tra
     CU_ASSERT_EQUAL_FATAL(ren__diff_init(&l->d, m, ren__model_node_of(m, target), training, &err),
                           REN_OK);
     CU_ASSERT_EQUAL_FATAL(ren__task_graph_create(m->allocator, &l->g), REN_OK);
+    l->d.fusions = fusions;
+    if (frozen) {
+        ren__diff_freeze(&l->d, frozen);
+    }
     ren__diff_emit(&l->d, l->g, 4);
     CU_ASSERT_EQUAL_FATAL(ren__plan_build(l->g, &config, m->allocator, &l->plan, &err), REN_OK);
+}
+
+static void list_tasks(listing *l, ren_model *m, ren_tensor target, uint32_t training)
+{
+    list_fused(l, m, target, training, 0, NULL);
 }
 
 static void drop_listing(listing *l)
@@ -244,6 +258,301 @@ static void test_regression_target(void)
     ren_model_destroy(m);
 }
 
+/* ------------------------------------------------------------------ fusion */
+
+/* Operands that the task of this kind and layer has, a bit each. */
+static uint32_t operands(const listing *l, ren__op_kind kind, const char *name)
+{
+    uint32_t task = find(l, kind, name);
+    uint32_t bits = 0;
+    CU_ASSERT_NOT_EQUAL_FATAL(task, UINT32_MAX);
+    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+        uint32_t is_there = task_at(l, task)->op.operand[i].rank != 0;
+        CU_ASSERT_EQUAL(is_there, task_at(l, task)->operand[i] != REN__NO_VALUE);
+        bits |= is_there << i;
+    }
+    return bits;
+}
+
+static int is_fused(const listing *l, ren__op_kind kind, const char *name)
+{
+    uint32_t task = find(l, kind, name);
+    CU_ASSERT_NOT_EQUAL_FATAL(task, UINT32_MAX);
+    return task_at(l, task)->op.fused_activation == 1;
+}
+
+/* Tasks of a kind, wherever. */
+static uint32_t total(const listing *l, ren__op_kind kind)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        n += count(l, kind, NULL, (ren_stream)i);
+    }
+    return n;
+}
+
+/* The value that an operand of the task reads or writes. */
+static uint32_t value_at(const listing *l, ren__op_kind kind, const char *name, uint32_t operand)
+{
+    uint32_t task = find(l, kind, name);
+    CU_ASSERT_NOT_EQUAL_FATAL(task, UINT32_MAX);
+    return task_at(l, task)->operand[operand];
+}
+
+/* Linear layers take their ReLU; the gate sums their bias gradients, and where there is none the
+ * weight gradient does. Each bit by itself gives the parts that it is about and no others. */
+static void test_linear_fuses(void)
+{
+    listing l;
+    net n;
+    net_build(&n, rt, NET_MLP, 4, 1);
+    list_fused(&l, n.model, n.loss, 1, EVERY_FUSION, NULL);
+    CU_ASSERT_EQUAL(l.g->tasks.count, 3 + 2 + 2 + (1 + 1 + 1) + (1 + 1));
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 0);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BIAS_GRAD), 0);
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "l1"));
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l3"));
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r2"), 0x1du); /* dy, y > dx, db */
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l2"), 0x7u);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l3"), 0xfu);
+    /* The next layer reads what the fused one wrote, and both gradients come from the gate. */
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_LINEAR_FWD, "l1", 3),
+                    value_at(&l, REN__OP_LINEAR_FWD, "l2", 0));
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_ACT_BWD, "r2", 2),
+                    value_at(&l, REN__OP_LINEAR_FWD, "l2", 3));
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_ACT_BWD, "r2", 3),
+                    value_at(&l, REN__OP_LINEAR_BWD_DATA, "l2", 0));
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_ACT_BWD, "r2", 3),
+                    value_at(&l, REN__OP_LINEAR_BWD_WEIGHT, "l2", 0));
+    drop_listing(&l);
+    list_fused(&l, n.model, n.loss, 1, REN__FUSE_ACT_BIAS, NULL);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 2);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BIAS_GRAD), 1);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r1"), 0x1du);
+    drop_listing(&l);
+    list_fused(&l, n.model, n.loss, 1, REN__FUSE_LINEAR_ACT, NULL);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 0);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BIAS_GRAD), 3);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r1"), 0xdu);
+    drop_listing(&l);
+    list_fused(&l, n.model, n.loss, 1, REN__FUSE_WEIGHT_BIAS, NULL);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BIAS_GRAD), 0);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l1"), 0xfu);
+    drop_listing(&l);
+    ren_model_destroy(n.model);
+    net_build(&n, rt, NET_LENET, 4, 1);
+    list_fused(&l, n.model, n.loss, 1, EVERY_FUSION, NULL);
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_CONV_FWD, "c1"));
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_CONV_FWD, "c2"));
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 0);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BIAS_GRAD), 0);
+    drop_listing(&l);
+    ren_model_destroy(n.model);
+}
+
+/* Batch norms take ReLUs and sums; of two at one sum the later does, and the other one is added.
+ * The gate is the bias without a sum and the output with one. */
+static void test_batch_norm_fuses(void)
+{
+    listing l;
+    net n;
+    net_build(&n, rt, NET_TINYRES, 4, 1);
+    list_fused(&l, n.model, n.loss, 1, EVERY_FUSION, NULL);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BATCH_NORM_TRAIN), 6);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BATCH_NORM_BWD), 6);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 0);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_BWD), 0);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ADD), 2); /* gradients of tensors with two readers */
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "sbn"), 0x3ffu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_BWD, "sbn"), 0x4ffu);
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_BATCH_NORM_BWD, "sbn"));
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "b1.bn2"), 0x7ffu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_BWD, "b1.bn2"), 0x3ffu);
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_BATCH_NORM_TRAIN, "b1.bn2", 10),
+                    value_at(&l, REN__OP_BATCH_NORM_TRAIN, "sbn", 5));
+    /* b2.sum adds b2.bn2 and, later in the model, b2.dbn. */
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "b2.bn2"), 0x3ffu);
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_BATCH_NORM_TRAIN, "b2.bn2"));
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "b2.dbn"), 0x7ffu);
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_BATCH_NORM_TRAIN, "b2.dbn", 10),
+                    value_at(&l, REN__OP_BATCH_NORM_TRAIN, "b2.bn2", 5));
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_BATCH_NORM_BWD, "b2.dbn", 9),
+                    value_at(&l, REN__OP_BATCH_NORM_BWD, "b2.bn2", 0));
+    CU_ASSERT_EQUAL(value_at(&l, REN__OP_BATCH_NORM_BWD, "b2.dbn", 8),
+                    value_at(&l, REN__OP_BATCH_NORM_TRAIN, "b2.dbn", 5));
+    drop_listing(&l);
+    /* Sums without ReLUs behind other norms, and ReLUs without sums. */
+    list_fused(&l, n.model, n.loss, 1, REN__FUSE_NORM_ACT, NULL);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 2);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ADD), 2 + 2);
+    drop_listing(&l);
+    list_fused(&l, n.model, n.loss, 1, REN__FUSE_NORM_ADD, NULL);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 3);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ADD), 2);
+    drop_listing(&l);
+    list_fused(&l, n.model, n.logits, 0, EVERY_FUSION, NULL);
+    CU_ASSERT_EQUAL(l.g->tasks.count, 6 + 6 + 1 + 1);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_EVAL, "b1.bn2"), 0x43fu);
+    drop_listing(&l);
+    ren_model_destroy(n.model);
+}
+
+/* A sum at the end without a ReLU: both sides share the gradient as it is. */
+static void test_sum_without_activation_fuses(void)
+{
+    int64_t dims[2] = {4, 8};
+    ren_linear_options o = ren_linear_options_default();
+    ren_model *m = NULL;
+    listing l;
+    o.units = 8;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    ren_tensor a = ren_linear(m, "a", x, &o);
+    ren_tensor sum = ren_add(m, "sum", a, ren_batch_norm(m, "n", a, NULL));
+    ren_tensor logits = ren_linear(m, "b", sum, &o);
+    ren_tensor loss = ren_softmax_cross_entropy(m, "loss", logits, y, NULL);
+    CU_ASSERT_EQUAL_FATAL(ren_model_status(m, NULL), REN_OK);
+    list_fused(&l, m, loss, 1, EVERY_FUSION, NULL);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "n"), 0x7ffu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_BWD, "n"), 0xffu);
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_BATCH_NORM_BWD, "n"));
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ADD), 1); /* the gradient of a, from norm and sum */
+    drop_listing(&l);
+    ren_model_destroy(m);
+}
+
+/* What must exist is not fused away: a tensor with two readers, one that inference asks for, one
+ * behind which something else comes first, and a sum of a tensor with itself. */
+static void test_what_does_not_fuse(void)
+{
+    int64_t dims[2] = {4, 8};
+    ren_linear_options o = ren_linear_options_default();
+    ren_model *m = NULL;
+    listing l;
+    o.units = 8;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    ren_tensor twice = ren_linear(m, "twice", x, &o);
+    ren_tensor h = ren_add(m, "sum", ren_relu(m, "r1", twice), twice);
+    ren_tensor dropped = ren_dropout(m, "drop", ren_linear(m, "l2", h, &o), NULL);
+    h = ren_linear(m, "l3", ren_relu(m, "r2", dropped), &o);
+    h = ren_tanh(m, "tanh", h);
+    ren_tensor norm = ren_batch_norm(m, "norm", ren_linear(m, "l4", h, &o), NULL);
+    ren_tensor own = ren_relu(m, "r4", ren_add(m, "own", norm, norm));
+    ren_tensor loss = ren_softmax_cross_entropy(m, "loss", own, y, NULL);
+    CU_ASSERT_EQUAL_FATAL(ren_model_status(m, NULL), REN_OK);
+    list_fused(&l, m, loss, 1, EVERY_FUSION, NULL);
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "twice"));
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l3"));
+    CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 4);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "norm"), 0x3ffu);
+    /* Its gradient comes from two tasks, so no gate can sum its bias; tanh is one for l3. */
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r1"), 0xdu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "twice"), 0xfu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "tanh"), 0x1fu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l3"), 0x7u);
+    drop_listing(&l);
+    ren_model_destroy(m);
+    /* A fused layer's own output, asked for by itself. */
+    net n;
+    net_build(&n, rt, NET_TINYRES, 4, 1);
+    ren_tensor inner = {n.logits.index};
+    while (strcmp(n.model->nodes[ren__model_node_of(n.model, inner)]->name, "b1.bn2") != 0) {
+        inner.index--;
+    }
+    list_fused(&l, n.model, inner, 0, EVERY_FUSION, NULL);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_EVAL, "b1.bn2"), 0x3fu);
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_BATCH_NORM_EVAL, "sbn"));
+    drop_listing(&l);
+    ren_model_destroy(n.model);
+}
+
+/* A GELU joins its layer in inference and not in training, and only the kind that libraries
+ * compute. */
+static void test_gelu_fuses(void)
+{
+    int64_t dims[2] = {4, 8};
+    ren_linear_options o = ren_linear_options_default();
+    ren_gelu_options g = ren_gelu_options_default();
+    ren_model *m = NULL;
+    listing l;
+    o.units = 8;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    ren_tensor h = ren_gelu(m, "erf", ren_linear(m, "l1", x, &o), NULL);
+    g.kind = REN_GELU_TANH;
+    h = ren_gelu(m, "tanh", ren_linear(m, "l2", h, &o), &g);
+    ren_tensor loss = ren_softmax_cross_entropy(m, "loss", h, y, NULL);
+    list_fused(&l, m, h, 0, EVERY_FUSION, NULL);
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l1"));
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
+    CU_ASSERT_EQUAL(l.g->tasks.count, 3);
+    drop_listing(&l);
+    list_fused(&l, m, loss, 1, EVERY_FUSION, NULL);
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "tanh"), 0x1fu);
+    drop_listing(&l);
+    ren_model_destroy(m);
+}
+
+/* Frozen parameters: a bias gradient that nobody wants is not summed; layers that no gradient
+ * passes fuse forward and have nothing backward; a norm that none passes leaves a sum alone whose
+ * other side wants one. */
+static void test_frozen_and_fused(void)
+{
+    int64_t dims[2] = {4, 8};
+    ren_linear_options o = ren_linear_options_default();
+    ren_model *m = NULL;
+    uint8_t frozen[64] = {0};
+    listing l;
+    o.units = 8;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    ren_tensor a = ren_relu(m, "ra", ren_linear(m, "a", x, &o));
+    ren_tensor n = ren_batch_norm(m, "n", a, NULL);
+    ren_tensor b = ren_linear(m, "b", x, &o);
+    ren_tensor h = ren_relu(m, "rs", ren_add(m, "sum", b, n));
+    h = ren_relu(m, "rc", ren_linear(m, "c", h, &o));
+    ren_tensor loss = ren_softmax_cross_entropy(m, "loss", h, y, NULL);
+    CU_ASSERT_EQUAL_FATAL(ren_model_status(m, NULL), REN_OK);
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        const char *name = m->params[i]->name;
+        frozen[i] = name[0] == 'a' || name[0] == 'n' || strcmp(name, "c.bias") == 0;
+    }
+    list_fused(&l, m, loss, 1, EVERY_FUSION, frozen);
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "a"));
+    CU_ASSERT_EQUAL(find(&l, REN__OP_ACT_BWD, "ra"), UINT32_MAX);
+    CU_ASSERT_EQUAL(find(&l, REN__OP_BATCH_NORM_BWD, "n"), UINT32_MAX);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "n"), 0x3ffu);
+    CU_ASSERT_NOT_EQUAL(find(&l, REN__OP_ADD, "sum"), UINT32_MAX);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "rc"), 0xdu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "c"), 0x7u);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "b"), 0xfu);
+    drop_listing(&l);
+    /* With the norm alone frozen, gradients pass it: it takes the sum again. */
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        frozen[i] = m->params[i]->name[0] == 'n';
+    }
+    list_fused(&l, m, loss, 1, EVERY_FUSION, frozen);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "n"), 0x7ffu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_BWD, "n"), 0x3ffu);
+    drop_listing(&l);
+    /* And with the other side frozen, no gradient is made for it. */
+    for (uint32_t i = 0; i < m->param_count; i++) {
+        frozen[i] = m->params[i]->name[0] == 'b';
+    }
+    list_fused(&l, m, loss, 1, EVERY_FUSION, frozen);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_BWD, "n"), 0x1ffu);
+    drop_listing(&l);
+    ren_model_destroy(m);
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -252,6 +561,12 @@ int main(int argc, char **argv)
         {"test_only_what_is_needed", test_only_what_is_needed},
         {"test_concat_of_sixteen", test_concat_of_sixteen},
         {"test_regression_target", test_regression_target},
+        {"test_linear_fuses", test_linear_fuses},
+        {"test_batch_norm_fuses", test_batch_norm_fuses},
+        {"test_sum_without_activation_fuses", test_sum_without_activation_fuses},
+        {"test_what_does_not_fuse", test_what_does_not_fuse},
+        {"test_gelu_fuses", test_gelu_fuses},
+        {"test_frozen_and_fused", test_frozen_and_fused},
     };
     ren_runtime_config config = ren_test_config();
     if (ren_runtime_create(&config, &rt, NULL) != REN_OK) {

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/* libren/train/fuse.c - see fuse.h.
+ *
+ * One sweep in model order: when a node's turn comes, the groups of its inputs are as they will be
+ * but for this node itself, so a sum joins a batch norm before the ReLU behind it is looked at.
+ */
+#include "fuse.h"
+
+/* The head of the group that ends with `tail`, if that may be computed without keeping its tensor;
+ * REN__NO_NODE if not. */
+static uint32_t open_group(const ren__fuse *f, const ren__fused *out, uint32_t tail)
+{
+    return f->readers[tail] == 1 ? out[tail].head : REN__NO_NODE;
+}
+
+static void join(ren__fused *out, uint32_t head, uint32_t node)
+{
+    out[node].head = head;
+    out[head].tail = node;
+}
+
+/* A batch norm, by itself so far, that can take the sum `add` of it and `other`. */
+static uint32_t takes_sum(const ren__fuse *f, const ren__fused *out, uint32_t norm, uint32_t other)
+{
+    uint32_t is_free = f->nodes[norm]->kind == REN__NODE_BATCH_NORM && f->readers[norm] == 1 &&
+                       out[norm].tail == norm;
+    return is_free && (f->wants_grad[norm] || !f->wants_grad[other]);
+}
+
+static void decide_sum(const ren__fuse *f, ren__fused *out, uint32_t add)
+{
+    const uint32_t *inputs = f->nodes[add]->inputs;
+    uint32_t later = inputs[1] > inputs[0] ? 1 : 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t norm = inputs[i == 0 ? later : 1 - later];
+        uint32_t other = inputs[i == 0 ? 1 - later : later];
+        if (f->fusions & REN__FUSE_NORM_ADD && takes_sum(f, out, norm, other)) {
+            join(out, norm, add);
+            out[norm].other = other;
+            return;
+        }
+    }
+}
+
+/* The bit that lets the group of `head` end with this activation; 0 = none does. */
+static uint32_t bit_for(const ren__fuse *f, const ren__fused *out, uint32_t head, uint32_t act)
+{
+    ren__activation activation = f->nodes[act]->activation;
+    ren__node_kind kind = f->nodes[head]->kind;
+    if (activation == REN__ACT_GELU_TANH && kind == REN__NODE_LINEAR && !f->training) {
+        return REN__FUSE_GELU;
+    }
+    if (activation != REN__ACT_RELU) {
+        return 0;
+    }
+    switch (kind) {
+    case REN__NODE_LINEAR:
+        return REN__FUSE_LINEAR_ACT;
+    case REN__NODE_CONV2D:
+        return REN__FUSE_CONV_ACT;
+    case REN__NODE_BATCH_NORM:
+        return out[head].other == REN__NO_NODE ? REN__FUSE_NORM_ACT : REN__FUSE_NORM_ADD;
+    default:
+        return 0;
+    }
+}
+
+static void decide_activation(const ren__fuse *f, ren__fused *out, uint32_t act)
+{
+    uint32_t head = open_group(f, out, f->nodes[act]->inputs[0]);
+    if (head == REN__NO_NODE || out[head].act != REN__NO_NODE) {
+        return;
+    }
+    ren__node_kind kind = f->nodes[head]->kind;
+    uint32_t has_bias = (kind == REN__NODE_LINEAR || kind == REN__NODE_CONV2D) &&
+                        f->nodes[head]->params[1] != REN__NO_PARAM;
+    out[head].bias_by_act = has_bias && f->fusions & REN__FUSE_ACT_BIAS;
+    if (f->fusions & bit_for(f, out, head, act)) {
+        join(out, head, act);
+        out[head].act = act;
+    }
+}
+
+static void count_readers(const ren__fuse *f)
+{
+    for (uint32_t i = 0; i <= f->target; i++) {
+        f->readers[i] = i == f->target;
+    }
+    for (uint32_t i = 0; i <= f->target; i++) {
+        const ren__node *n = f->nodes[i];
+        for (uint32_t k = 0; f->needed[i] && k < n->input_count; k++) {
+            f->readers[n->inputs[k]]++;
+        }
+    }
+}
+
+void ren__fuse_decide(const ren__fuse *f, ren__fused *out)
+{
+    count_readers(f);
+    for (uint32_t i = 0; i <= f->target; i++) {
+        out[i] = (ren__fused){i, i, REN__NO_NODE, REN__NO_NODE, 0};
+        if (f->needed[i] && f->nodes[i]->kind == REN__NODE_ADD) {
+            decide_sum(f, out, i);
+        } else if (f->needed[i] && f->nodes[i]->kind == REN__NODE_ACTIVATION) {
+            decide_activation(f, out, i);
+        }
+    }
+}
