@@ -108,11 +108,33 @@ dnnl_status_t ren__dnnl_memory_make(dnnl_memory_t *out, const ren__dnnl_md *md,
 
 /* ------------------------------------------------------------------ primitives */
 
-static dnnl_status_t make_attr(dnnl_primitive_attr_t *out)
+/* Apply an element-wise function to the result. The attribute copies the list. */
+static dnnl_status_t append_eltwise(dnnl_primitive_attr_t attr, dnnl_alg_kind_t act)
+{
+    dnnl_post_ops_t list = NULL;
+    dnnl_status_t result = dnnl_post_ops_create(&list);
+    if (result == dnnl_success) {
+#if DNNL_VERSION_MAJOR >= 3
+        result = dnnl_post_ops_append_eltwise(list, act, 0.0f, 0.0f);
+#else
+        result = dnnl_post_ops_append_eltwise(list, 1.0f, act, 0.0f, 0.0f);
+#endif
+        if (result == dnnl_success) {
+            result = dnnl_primitive_attr_set_post_ops(attr, list);
+        }
+        dnnl_post_ops_destroy(list);
+    }
+    return result;
+}
+
+static dnnl_status_t make_attr(dnnl_primitive_attr_t *out, dnnl_alg_kind_t act)
 {
     dnnl_status_t result = dnnl_primitive_attr_create(out);
     if (result == dnnl_success) {
         result = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
+        if (result == dnnl_success && act != dnnl_alg_kind_undef) {
+            result = append_eltwise(*out, act);
+        }
         if (result != dnnl_success) {
             dnnl_primitive_attr_destroy(*out);
         }
@@ -127,12 +149,13 @@ static dnnl_prop_kind_t prop_of(ren__dnnl_pass pass)
 
 #if DNNL_VERSION_MAJOR < 3
 /* The second half of making a primitive descriptor in version 2. */
-static dnnl_status_t finish(dnnl_primitive_desc_t *out, dnnl_engine_t engine, dnnl_status_t result,
-                            const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t hint)
+static dnnl_status_t finish_with(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                 dnnl_status_t result, const_dnnl_op_desc_t desc,
+                                 dnnl_alg_kind_t act, const_dnnl_primitive_desc_t hint)
 {
     dnnl_primitive_attr_t attr = NULL;
     if (result == dnnl_success) {
-        result = make_attr(&attr);
+        result = make_attr(&attr, act);
     }
     if (result == dnnl_success) {
         result = dnnl_primitive_desc_create(out, desc, attr, engine, hint);
@@ -140,12 +163,19 @@ static dnnl_status_t finish(dnnl_primitive_desc_t *out, dnnl_engine_t engine, dn
     }
     return result;
 }
+
+static dnnl_status_t finish(dnnl_primitive_desc_t *out, dnnl_engine_t engine, dnnl_status_t result,
+                            const_dnnl_op_desc_t desc, const_dnnl_primitive_desc_t hint)
+{
+    return finish_with(out, engine, result, desc, dnnl_alg_kind_undef, hint);
+}
 #endif
 
 /* In version 3 every maker has the attribute as its last argument. */
-#define WITH_ATTR(call)                                                                            \
+#define WITH_ATTR(call) WITH_ACT(dnnl_alg_kind_undef, call)
+#define WITH_ACT(act, call)                                                                        \
     dnnl_primitive_attr_t attr = NULL;                                                             \
-    dnnl_status_t result = make_attr(&attr);                                                       \
+    dnnl_status_t result = make_attr(&attr, act);                                                  \
     if (result == dnnl_success) {                                                                  \
         result = (call);                                                                           \
         dnnl_primitive_attr_destroy(attr);                                                         \
@@ -154,18 +184,18 @@ static dnnl_status_t finish(dnnl_primitive_desc_t *out, dnnl_engine_t engine, dn
 
 dnnl_status_t ren__dnnl_linear(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
                                ren__dnnl_pass pass, const ren__dnnl_md *x, const ren__dnnl_md *w,
-                               const ren__dnnl_md *b, const ren__dnnl_md *y,
+                               const ren__dnnl_md *b, const ren__dnnl_md *y, dnnl_alg_kind_t act,
                                const_dnnl_primitive_desc_t hint)
 {
 #if DNNL_VERSION_MAJOR >= 3
-    WITH_ATTR(pass == REN__DNNL_BACKWARD_DATA
-                  ? dnnl_inner_product_backward_data_primitive_desc_create(out, engine, MD(x),
-                                                                           MD(w), MD(y), hint, attr)
-              : pass == REN__DNNL_BACKWARD_WEIGHTS
-                  ? dnnl_inner_product_backward_weights_primitive_desc_create(
-                        out, engine, MD(x), MD(w), MAYBE_MD(b), MD(y), hint, attr)
-                  : dnnl_inner_product_forward_primitive_desc_create(
-                        out, engine, prop_of(pass), MD(x), MD(w), MAYBE_MD(b), MD(y), attr));
+    WITH_ACT(act, pass == REN__DNNL_BACKWARD_DATA
+                      ? dnnl_inner_product_backward_data_primitive_desc_create(
+                            out, engine, MD(x), MD(w), MD(y), hint, attr)
+                  : pass == REN__DNNL_BACKWARD_WEIGHTS
+                      ? dnnl_inner_product_backward_weights_primitive_desc_create(
+                            out, engine, MD(x), MD(w), MAYBE_MD(b), MD(y), hint, attr)
+                      : dnnl_inner_product_forward_primitive_desc_create(
+                            out, engine, prop_of(pass), MD(x), MD(w), MAYBE_MD(b), MD(y), attr));
 #else
     dnnl_inner_product_desc_t desc;
     dnnl_status_t result =
@@ -175,30 +205,30 @@ dnnl_status_t ren__dnnl_linear(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
             ? dnnl_inner_product_backward_weights_desc_init(&desc, MD(x), MD(w), MAYBE_MD(b), MD(y))
             : dnnl_inner_product_forward_desc_init(&desc, prop_of(pass), MD(x), MD(w), MAYBE_MD(b),
                                                    MD(y));
-    return finish(out, engine, result, &desc, hint);
+    return finish_with(out, engine, result, &desc, act, hint);
 #endif
 }
 
 dnnl_status_t ren__dnnl_conv(dnnl_primitive_desc_t *out, dnnl_engine_t engine, ren__dnnl_pass pass,
                              const ren__dnnl_md *x, const ren__dnnl_md *w, const ren__dnnl_md *b,
                              const ren__dnnl_md *y, const ren__dnnl_window *window,
-                             const_dnnl_primitive_desc_t hint)
+                             dnnl_alg_kind_t act, const_dnnl_primitive_desc_t hint)
 {
     const dnnl_alg_kind_t alg = dnnl_convolution_direct;
     const dnnl_dim_t *s = window->stride;
     const dnnl_dim_t *p = window->padding;
     const dnnl_dims_t dilates = {window->dilation[0] - 1, window->dilation[1] - 1};
 #if DNNL_VERSION_MAJOR >= 3
-    WITH_ATTR(
-        pass == REN__DNNL_BACKWARD_DATA
-            ? dnnl_convolution_backward_data_primitive_desc_create(
-                  out, engine, alg, MD(x), MD(w), MD(y), s, dilates, p, p, hint, attr)
-        : pass == REN__DNNL_BACKWARD_WEIGHTS
-            ? dnnl_convolution_backward_weights_primitive_desc_create(
-                  out, engine, alg, MD(x), MD(w), MAYBE_MD(b), MD(y), s, dilates, p, p, hint, attr)
-            : dnnl_convolution_forward_primitive_desc_create(out, engine, prop_of(pass), alg, MD(x),
-                                                             MD(w), MAYBE_MD(b), MD(y), s, dilates,
-                                                             p, p, attr));
+    WITH_ACT(act, pass == REN__DNNL_BACKWARD_DATA
+                      ? dnnl_convolution_backward_data_primitive_desc_create(
+                            out, engine, alg, MD(x), MD(w), MD(y), s, dilates, p, p, hint, attr)
+                  : pass == REN__DNNL_BACKWARD_WEIGHTS
+                      ? dnnl_convolution_backward_weights_primitive_desc_create(
+                            out, engine, alg, MD(x), MD(w), MAYBE_MD(b), MD(y), s, dilates, p, p,
+                            hint, attr)
+                      : dnnl_convolution_forward_primitive_desc_create(
+                            out, engine, prop_of(pass), alg, MD(x), MD(w), MAYBE_MD(b), MD(y), s,
+                            dilates, p, p, attr));
 #else
     dnnl_convolution_desc_t desc;
     dnnl_status_t result =
@@ -209,7 +239,7 @@ dnnl_status_t ren__dnnl_conv(dnnl_primitive_desc_t *out, dnnl_engine_t engine, r
                   &desc, alg, MD(x), MD(w), MAYBE_MD(b), MD(y), s, dilates, p, p)
             : dnnl_dilated_convolution_forward_desc_init(&desc, prop_of(pass), alg, MD(x), MD(w),
                                                          MAYBE_MD(b), MD(y), s, dilates, p, p);
-    return finish(out, engine, result, &desc, hint);
+    return finish_with(out, engine, result, &desc, act, hint);
 #endif
 }
 
@@ -312,7 +342,7 @@ dnnl_status_t ren__dnnl_reorder(dnnl_primitive_desc_t *out, dnnl_engine_t engine
                                 const ren__dnnl_md *from, const ren__dnnl_md *to)
 {
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_status_t result = make_attr(&attr);
+    dnnl_status_t result = make_attr(&attr, dnnl_alg_kind_undef);
     if (result == dnnl_success) {
         result = dnnl_reorder_primitive_desc_create(out, MD(from), engine, MD(to), engine, attr);
         dnnl_primitive_attr_destroy(attr);

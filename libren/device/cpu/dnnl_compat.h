@@ -59,10 +59,11 @@ typedef enum ren__dnnl_pass {
  * gradients. `hint` is the forward pass' descriptor, needed by backward passes. Scratch memory is
  * the caller's (user mode). */
 
-/* w and b: weights and bias, or their gradients; b may be NULL. */
+/* w and b: weights and bias, or their gradients; b may be NULL. act: what is applied to y, in a
+ * forward pass; dnnl_alg_kind_undef = nothing. */
 dnnl_status_t ren__dnnl_linear(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
                                ren__dnnl_pass pass, const ren__dnnl_md *x, const ren__dnnl_md *w,
-                               const ren__dnnl_md *b, const ren__dnnl_md *y,
+                               const ren__dnnl_md *b, const ren__dnnl_md *y, dnnl_alg_kind_t act,
                                const_dnnl_primitive_desc_t hint);
 
 /* Height and width, in the first two entries of each. dilation: 1 = dense. */
@@ -73,7 +74,7 @@ typedef struct ren__dnnl_window {
 dnnl_status_t ren__dnnl_conv(dnnl_primitive_desc_t *out, dnnl_engine_t engine, ren__dnnl_pass pass,
                              const ren__dnnl_md *x, const ren__dnnl_md *w, const ren__dnnl_md *b,
                              const ren__dnnl_md *y, const ren__dnnl_window *window,
-                             const_dnnl_primitive_desc_t hint);
+                             dnnl_alg_kind_t act, const_dnnl_primitive_desc_t hint);
 
 dnnl_status_t ren__dnnl_pool(dnnl_primitive_desc_t *out, dnnl_engine_t engine, ren__dnnl_pass pass,
                              dnnl_alg_kind_t alg, const ren__dnnl_md *x, const ren__dnnl_md *y,

@@ -119,6 +119,14 @@ ren_status ren__cpu_half_run(ren__op *op, dnnl_stream_t stream, void *const *ope
 /* op_pointwise.c: n elements of one dtype into another. */
 void ren__cpu_cast(void *to, ren_dtype to_dtype, const void *from, ren_dtype from_dtype, size_t n);
 
+/* op_gemm.c: db[c] = sum over rows of dy[row, c], in double, rows in order; `sum` holds a double
+ * for each c. */
+void ren__cpu_sum_rows(const float *dy, const ren__tensor_desc *shape, float *db, double *sum);
+
+/* op_pointwise.c: oneDNN's name of the activation that is fused into an operation, or
+ * dnnl_alg_kind_undef. */
+ren_status ren__cpu_fused_algorithm(ren__cpu_build *b, dnnl_alg_kind_t *out);
+
 /* One builder per family. */
 ren_status ren__cpu_build_linear(ren__cpu_build *b);
 ren_status ren__cpu_build_conv(ren__cpu_build *b);

@@ -2,7 +2,9 @@
 /* libren/device/cpu/op_gemm.c - linear and convolution layers, forward and both backward passes,
  * and the bias gradient.
  *
- * Purpose   The operations that have weights. All arithmetic is oneDNN's.
+ * Purpose   The operations that have weights. All arithmetic is oneDNN's, but for sums of biases.
+ * Fusion    An activation behind a forward pass is oneDNN's post operation. The bias gradient of a
+ *           linear layer is summed behind its weight gradient, as the operation by itself does it.
  * Layout    x, y NHWC or [N, features]; weights OIHW or [out, in] in device memory.
  * Memory    oneDNN's fast convolutions want weights in a blocked layout of their own. They get it
  *           in the workspace: one reorder before (for the weight gradient: after) the primitive.
@@ -17,6 +19,52 @@
  * loops for NHWC data, hundreds of times slower. */
 #define ROWS_WORTH_A_REORDER 96
 
+/* ------------------------------------------------------------------ bias gradient */
+
+void ren__cpu_sum_rows(const float *dy, const ren__tensor_desc *shape, float *db, double *sum)
+{
+    const size_t channels = (size_t)shape->dims[shape->rank - 1u];
+    const size_t rows = (size_t)ren__tensor_elements(shape) / channels;
+    for (size_t c = 0; c < channels; c++) {
+        sum[c] = 0.0;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < channels; c++) {
+            sum[c] += (double)dy[r * channels + c];
+        }
+    }
+    for (size_t c = 0; c < channels; c++) {
+        db[c] = (float)sum[c];
+    }
+}
+
+static void bias_grad(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    ren__cpu_sum_rows(operands[0], &op->desc.operand[0], operands[1], (double *)(void *)workspace);
+}
+
+static void weight_bias(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    ren__cpu_sum_rows(operands[0], &op->desc.operand[0], operands[3], (double *)(void *)workspace);
+}
+
+ren_status ren__cpu_build_bias_grad(ren__cpu_build *b)
+{
+    const ren__tensor_desc *dy = &b->desc->operand[0];
+    if (dy->rank < 1) {
+        return REN__CPU_FAIL(b->err, REN_ERR_SHAPE, "operand 0 is missing");
+    }
+    const int64_t channels = dy->dims[dy->rank - 1u];
+    REN__TRY(ren__cpu_expect_same(b, 0, 0));
+    REN__TRY(ren__cpu_expect_elements(b, 0, ren__tensor_elements(dy)));
+    REN__TRY(ren__cpu_expect(b, 1, REN_F32, 1, &channels));
+    ren__cpu_own_workspace(b, (uint64_t)channels * sizeof(double));
+    b->op->after = bias_grad;
+    return REN_OK;
+}
+
+/* ------------------------------------------------------------------ layers */
+
 typedef struct layer {
     bool conv;
     ren__dnnl_window window;
@@ -28,6 +76,7 @@ typedef struct layer {
     const ren__dnnl_md *bias;  /* NULL: none */
     const ren__dnnl_md *plain; /* weights as device memory has them */
     const ren__dnnl_md *free;  /* weights in the layout that oneDNN likes best */
+    dnnl_alg_kind_t act;       /* of the forward pass */
 } layer;
 
 static ren_status make_pd(ren__cpu_build *b, const layer *l, ren__dnnl_pass pass,
@@ -38,10 +87,10 @@ static ren_status make_pd(ren__cpu_build *b, const layer *l, ren__dnnl_pass pass
         pass == REN__DNNL_FORWARD || pass == REN__DNNL_INFERENCE ? l->bias : NULL;
     if (l->conv) {
         REN__DNNL(b->err, ren__dnnl_conv(slot, b->dev->engine, pass, l->x, l->free, bias, l->y,
-                                         &l->window, hint));
+                                         &l->window, l->act, hint));
     } else {
-        REN__DNNL(b->err,
-                  ren__dnnl_linear(slot, b->dev->engine, pass, l->x, l->free, bias, l->y, hint));
+        REN__DNNL(b->err, ren__dnnl_linear(slot, b->dev->engine, pass, l->x, l->free, bias, l->y,
+                                           l->act, hint));
     }
     *out = *slot;
     return REN_OK;
@@ -165,7 +214,9 @@ static ren_status finish(ren__cpu_build *b, layer *l, int64_t rows, int64_t outp
     if (l->conv || rows >= ROWS_WORTH_A_REORDER) {
         REN__TRY(ren__cpu_md(b, l->weight_rank, l->weight_dims, dnnl_format_tag_any, &l->free));
     }
+    l->act = dnnl_alg_kind_undef;
     if (is_forward(b->desc)) {
+        REN__TRY(ren__cpu_fused_algorithm(b, &l->act));
         if (ren__cpu_has(b->desc, 2)) {
             REN__TRY(ren__cpu_expect(b, 2, REN_F32, 1, &outputs));
             REN__TRY(ren__cpu_md(b, 1, &outputs, dnnl_a, &l->bias));
@@ -173,7 +224,15 @@ static ren_status finish(ren__cpu_build *b, layer *l, int64_t rows, int64_t outp
         return build_forward(b, l);
     }
     bool data = b->desc->kind == REN__OP_LINEAR_BWD_DATA || b->desc->kind == REN__OP_CONV_BWD_DATA;
-    return data ? build_backward_data(b, l) : build_backward_weight(b, l);
+    if (data) {
+        return build_backward_data(b, l);
+    }
+    if (b->desc->kind == REN__OP_LINEAR_BWD_WEIGHT && ren__cpu_has(b->desc, 3)) {
+        REN__TRY(ren__cpu_expect(b, 3, REN_F32, 1, &outputs));
+        ren__cpu_own_workspace(b, (uint64_t)outputs * sizeof(double));
+        b->op->after = weight_bias;
+    }
+    return build_backward_weight(b, l);
 }
 
 ren_status ren__cpu_build_linear(ren__cpu_build *b)
@@ -250,43 +309,4 @@ ren_status ren__cpu_build_conv(ren__cpu_build *b)
     REN__TRY(ren__cpu_md_nhwc(b, at.x, &l.x));
     REN__TRY(ren__cpu_md_nhwc(b, at.y, &l.y));
     return finish(b, &l, x[0], w[0]);
-}
-
-/* ------------------------------------------------------------------ bias gradient */
-
-/* db[c] = sum over rows of dy[row, c], in double, rows in order. */
-static void bias_grad(const ren__op *op, void *const *operands, unsigned char *workspace)
-{
-    const ren__tensor_desc *t = &op->desc.operand[0];
-    const size_t channels = (size_t)t->dims[t->rank - 1u];
-    const size_t rows = (size_t)ren__tensor_elements(t) / channels;
-    const float *dy = operands[0];
-    float *db = operands[1];
-    double *sum = (double *)(void *)workspace;
-    for (size_t c = 0; c < channels; c++) {
-        sum[c] = 0.0;
-    }
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t c = 0; c < channels; c++) {
-            sum[c] += (double)dy[r * channels + c];
-        }
-    }
-    for (size_t c = 0; c < channels; c++) {
-        db[c] = (float)sum[c];
-    }
-}
-
-ren_status ren__cpu_build_bias_grad(ren__cpu_build *b)
-{
-    const ren__tensor_desc *dy = &b->desc->operand[0];
-    if (dy->rank < 1) {
-        return REN__CPU_FAIL(b->err, REN_ERR_SHAPE, "operand 0 is missing");
-    }
-    const int64_t channels = dy->dims[dy->rank - 1u];
-    REN__TRY(ren__cpu_expect_same(b, 0, 0));
-    REN__TRY(ren__cpu_expect_elements(b, 0, ren__tensor_elements(dy)));
-    REN__TRY(ren__cpu_expect(b, 1, REN_F32, 1, &channels));
-    ren__cpu_own_workspace(b, (uint64_t)channels * sizeof(double));
-    b->op->after = bias_grad;
-    return REN_OK;
 }

@@ -32,6 +32,39 @@ static dnnl_alg_kind_t algorithm(ren__activation activation, bool from_output)
     }
 }
 
+ren_status ren__cpu_fused_algorithm(ren__cpu_build *b, dnnl_alg_kind_t *out)
+{
+    const ren__op_desc *d = b->desc;
+    *out = dnnl_alg_kind_undef;
+    if (!d->fused_activation) {
+        return REN_OK;
+    }
+    bool is_gelu = d->kind == REN__OP_LINEAR_FWD && d->activation == REN__ACT_GELU_TANH;
+    if (d->activation != REN__ACT_RELU && !is_gelu) {
+        return REN__CPU_FAIL(b->err, REN_ERR_UNSUPPORTED, "activation %d cannot be fused",
+                             (int)d->activation);
+    }
+    *out = algorithm(d->activation, false);
+    return REN_OK;
+}
+
+/* The bias gradient of the layer before: the sum of dx. */
+static void sum_of_gate(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    ren__cpu_sum_rows(operands[3], &op->desc.operand[3], operands[4], (double *)(void *)workspace);
+}
+
+static ren_status add_bias_gradient(ren__cpu_build *b)
+{
+    const ren__tensor_desc *dx = &b->desc->operand[3];
+    if (ren__cpu_has(b->desc, 4)) {
+        REN__TRY(ren__cpu_expect(b, 4, REN_F32, 1, &dx->dims[dx->rank - 1u]));
+        ren__cpu_own_workspace(b, (uint64_t)dx->dims[dx->rank - 1u] * sizeof(double));
+        b->op->after = sum_of_gate;
+    }
+    return REN_OK;
+}
+
 ren_status ren__cpu_build_activation(ren__cpu_build *b)
 {
     const ren__op_desc *d = b->desc;
@@ -66,6 +99,7 @@ ren_status ren__cpu_build_activation(ren__cpu_build *b)
         const int args[][2] = {{DNNL_ARG_SRC, (int)x}, {DNNL_ARG_DST, (int)y}};
         return ren__cpu_step(b, *forward, args, 2);
     }
+    REN__TRY(add_bias_gradient(b));
     dnnl_primitive_desc_t *pd = ren__cpu_pd_slot(b);
     REN__DNNL(b->err, ren__dnnl_eltwise(pd, b->dev->engine, REN__DNNL_BACKWARD_DATA, alg, md, alpha,
                                         *forward));
