@@ -32,7 +32,7 @@ ren_status ren_model_create(ren_runtime *rt, const ren_model_config *config, ren
         }
         c = *config;
     }
-    return ren__model_create(rt, c.seed, out_model, err);
+    return ren__model_create(rt, &c, out_model, err);
 }
 
 void ren_model_destroy(ren_model *m)

@@ -646,6 +646,10 @@ typedef enum ren_dtype {
 typedef struct ren_model_config {
     uint32_t struct_size;
     uint64_t seed; /* of weight initialisation; 0 = the runtime's */
+    /* 1 = matrix products and convolutions of f32 tensors, in training and inference, may round
+     * their operands to TF32 (10 bits of mantissa; sums stay f32) on devices that have it; ignored
+     * elsewhere. */
+    uint32_t allow_tf32;
 } ren_model_config;
 
 static inline ren_model_config ren_model_config_default(void)

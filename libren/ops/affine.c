@@ -15,6 +15,7 @@ static ren__task affine_op(ren__emitter *e, const ren__node *n, const ren__affin
                            ren__op_kind kind, ren_stream stream, uint64_t cost)
 {
     ren__task t = ren__emit_op(e, n, kind, stream, cost);
+    t.op.allow_tf32 = e->allow_tf32;
     if (kinds->has_window) {
         ren__emit_window(&t, n);
     }

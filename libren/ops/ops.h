@@ -106,6 +106,7 @@ typedef struct ren__emitter {
     uint32_t training;
     ren_dtype precision;                /* of tensors that are f32 in the model */
     uint32_t dynamic_scale;             /* losses scale their gradients by the state's */
+    uint32_t allow_tf32;                /* of products and convolutions */
     uint32_t fusions;                   /* bits of ren__fusion */
     const ren__fused *fused;            /* by node */
     const char *segment;                /* of the tasks emitted now */

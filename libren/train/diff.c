@@ -277,6 +277,7 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
                       .training = d->training,
                       .precision = d->precision,
                       .dynamic_scale = d->dynamic_scale,
+                      .allow_tf32 = m->allow_tf32,
                       .fusions = d->fusions,
                       .fused = d->fused,
                       .segment = "forward",

@@ -20,7 +20,8 @@
 
 /* ------------------------------------------------------------------ life */
 
-ren_status ren__model_create(ren_runtime *rt, uint64_t seed, ren_model **out, ren_error *err)
+ren_status ren__model_create(ren_runtime *rt, const ren_model_config *config, ren_model **out,
+                             ren_error *err)
 {
     const ren__host_allocator *a = ren__runtime_allocator(rt);
     *out = NULL;
@@ -37,7 +38,8 @@ ren_status ren__model_create(ren_runtime *rt, uint64_t seed, ren_model **out, re
     m->rt = rt;
     m->allocator = a;
     m->caps = *ren__runtime_caps(rt);
-    m->seed = seed ? seed : ren__runtime_config_of(rt)->seed;
+    m->seed = config->seed ? config->seed : ren__runtime_config_of(rt)->seed;
+    m->allow_tf32 = config->allow_tf32 ? 1 : 0;
     m->tag = (uint32_t)(((uintptr_t)m >> 6) ^ (ren__now_ns() << 4)) & HANDLE_TAG_MASK;
     ren__chain_init(&m->chain, rt);
     *out = m;

@@ -17,7 +17,8 @@
 
 /* ------------------------------------------------------------------ life and state */
 
-ren_status ren__model_create(ren_runtime *rt, uint64_t seed, ren_model **out, ren_error *err);
+ren_status ren__model_create(ren_runtime *rt, const ren_model_config *config, ren_model **out,
+                             ren_error *err);
 void ren__model_destroy(ren_model *m); /* m is not NULL */
 ren_status ren__model_status(ren_model *m, ren_error *err);
 ren_runtime *ren__model_runtime(ren_model *m);

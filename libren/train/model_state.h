@@ -52,6 +52,7 @@ struct ren_model {
     const ren__host_allocator *allocator;
     ren__device_caps caps;
     uint64_t seed;
+    uint32_t allow_tf32;
     uint32_t tag; /* in every tensor handle, so that another model's is noticed */
     pthread_mutex_t lock;
 

@@ -196,9 +196,10 @@ static void test_layout_model(void)
     if (!is_lp64()) {
         return;
     }
-    SIZE(ren_model_config, 16);
+    SIZE(ren_model_config, 24);
     AT(ren_model_config, struct_size, 0);
     AT(ren_model_config, seed, 8);
+    AT(ren_model_config, allow_tf32, 16);
 
     SIZE(ren_linear_options, 12);
     AT(ren_linear_options, struct_size, 0);

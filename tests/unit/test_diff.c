@@ -553,6 +553,45 @@ static void test_frozen_and_fused(void)
     ren_model_destroy(m);
 }
 
+/* What a model's config says of TF32 stands in each of its products and convolutions, in both
+ * passes and in inference, and in nothing else. */
+static void test_tf32_is_asked_for(void)
+{
+    ren_linear_options o = ren_linear_options_default();
+    ren_conv2d_options c = ren_conv2d_options_default();
+    int64_t dims[4] = {4, 6, 6, 2};
+    o.units = 5;
+    c.filters = 3;
+    c.kernel[0] = c.kernel[1] = 3;
+    for (uint32_t allow = 0; allow < 2; allow++) {
+        ren_model_config config = ren_model_config_default();
+        ren_model *m = NULL;
+        listing l;
+        config.allow_tf32 = allow;
+        CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, &config, &m, NULL), REN_OK);
+        ren_tensor x = ren_input(m, "x", REN_F32, dims, 4);
+        ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+        ren_tensor h = ren_conv2d(m, "c2", ren_conv2d(m, "c1", x, &c), &c);
+        h = ren_linear(m, "l1", ren_flatten(m, "flat", h), &o);
+        ren_tensor loss = ren_softmax_cross_entropy(m, "loss", h, y, NULL);
+        for (uint32_t training = 0; training < 2; training++) {
+            uint32_t products = 0;
+            list_tasks(&l, m, training ? loss : h, training);
+            for (uint32_t i = 0; i < l.g->tasks.count; i++) {
+                const ren__op_desc *op = &task_at(&l, i)->op;
+                uint32_t is_product =
+                    (op->kind >= REN__OP_LINEAR_FWD && op->kind <= REN__OP_CONV_BWD_WEIGHT &&
+                     op->kind != REN__OP_BIAS_GRAD);
+                products += is_product;
+                CU_ASSERT_EQUAL(op->allow_tf32, is_product && allow);
+            }
+            CU_ASSERT_EQUAL(products, training ? 3u + 3u + 2u : 3u);
+            drop_listing(&l);
+        }
+        ren_model_destroy(m);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -567,6 +606,7 @@ int main(int argc, char **argv)
         {"test_what_does_not_fuse", test_what_does_not_fuse},
         {"test_gelu_fuses", test_gelu_fuses},
         {"test_frozen_and_fused", test_frozen_and_fused},
+        {"test_tf32_is_asked_for", test_tf32_is_asked_for},
     };
     ren_runtime_config config = ren_test_config();
     if (ren_runtime_create(&config, &rt, NULL) != REN_OK) {
