@@ -131,6 +131,11 @@ struct ren__plan {
     ren__array externals; /* uint32_t: the EXTERNAL roots that tasks touch */
     uint32_t need[REN_STREAM_COUNT];
     uint32_t torn; /* 1 = an issue failed half way: the lanes are not joined */
+    /* [sub] An unfinished issue: the task that it has come to, 1 = which is enqueued but for its
+     * event, and the addresses (a block made by resolve). */
+    uint32_t unfinished;
+    uint32_t left_task, left_launched;
+    void **left_external;
 };
 
 /* task_graph.c */

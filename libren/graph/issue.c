@@ -23,6 +23,12 @@
  * behind. They still run if the device works, and a later issue must not overtake them. So the plan
  * remembers that it is torn, and the next issue begins with a join of all its lanes.
  *
+ * An unfinished issue. Behind a lasting task there is no way back: its command runs, and later
+ * issues see what it wrote. So the error does not end the issue. What is left is tried once more at
+ * once, and then by ren__plan_finish, until it is enqueued: the same commands with the same
+ * addresses, from where the issue stopped. A command that failed was not enqueued and is given
+ * again; waits and records are repeated freely, since no wait for the event came in between.
+ *
  * A capture walks the same tasks with the device recording. Everything begins behind origin (fork)
  * and ends before it (join), so each lane enters the capture by an event of the capture and leaves
  * it joined; work of before, on whatever lane, is ordered by origin's place when the graph is
@@ -38,6 +44,8 @@ typedef struct issue {
     ren__device *dev;
     void *const *external;
     uint32_t sync;
+    uint32_t task, launched; /* where the issue is: this task's command is enqueued or not */
+    uint32_t lasting;        /* a lasting task is enqueued */
     uint32_t recorded, waited;
 } issue;
 
@@ -129,9 +137,14 @@ static ren_status wait_for_producers(issue *is, const ren__plan_node *node)
 static ren_status issue_task(issue *is, uint32_t t)
 {
     const ren__plan_node *node = &is->plan->nodes[t];
-    ren_status status = wait_for_producers(is, node);
-    if (status == REN_OK) {
-        status = launch(is, t);
+    ren_status status = REN_OK;
+    if (!is->launched) {
+        status = wait_for_producers(is, node);
+        if (status == REN_OK) {
+            status = launch(is, t);
+        }
+        is->launched = status == REN_OK;
+        is->lasting |= is->launched && is->plan->tasks[t].lasting;
     }
     if (status == REN_OK && node->event != REN__NO_EVENT) {
         status = record(is, node->lane, is->plan->events[node->event]);
@@ -145,16 +158,17 @@ static ren_status issue_task(issue *is, uint32_t t)
     return status;
 }
 
-static ren_status issue_all(issue *is, uint32_t fork)
+/* From where the issue is to its end. */
+static ren_status go_on(issue *is)
 {
     ren__plan *plan = is->plan;
-    ren_status status = plan->torn ? rejoin(is) : REN_OK;
-    plan->torn = 1;
-    if (status == REN_OK && fork) {
-        status = fork_lanes(is);
-    }
-    for (uint32_t t = 0; t < plan->task_count && status == REN_OK; t++) {
-        status = issue_task(is, t);
+    ren_status status = REN_OK;
+    while (is->task < plan->task_count && status == REN_OK) {
+        status = issue_task(is, is->task);
+        if (status == REN_OK) {
+            is->task++;
+            is->launched = 0;
+        }
     }
     if (status == REN_OK) {
         status = wait_for_producers(is, &plan->nodes[plan->task_count]);
@@ -165,10 +179,34 @@ static ren_status issue_all(issue *is, uint32_t fork)
     return status;
 }
 
+static ren_status issue_all(issue *is, uint32_t fork)
+{
+    ren__plan *plan = is->plan;
+    ren_status status = plan->torn ? rejoin(is) : REN_OK;
+    plan->torn = 1;
+    if (status == REN_OK && fork) {
+        status = fork_lanes(is);
+    }
+    return status == REN_OK ? go_on(is) : status;
+}
+
+/* The issue stops here for now. */
+static void leave(const issue *is)
+{
+    ren__plan *plan = is->plan;
+    const uint32_t *roots = plan->externals.items;
+    plan->unfinished = 1;
+    plan->left_task = is->task;
+    plan->left_launched = is->launched;
+    for (uint32_t i = 0; i < plan->externals.count; i++) {
+        plan->left_external[roots[i]] = is->external[roots[i]];
+    }
+}
+
 /* Before anything is enqueued. */
 static ren_status check(const ren__plan *plan, void *const *external)
 {
-    if (!plan->rt) {
+    if (!plan->rt || plan->unfinished) {
         return REN_ERR_INTERNAL;
     }
     const uint32_t *roots = plan->externals.items;
@@ -193,6 +231,34 @@ ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *externa
                 .external = external,
                 .sync = sync};
     status = issue_all(&is, fork);
+    if (status != REN_OK && status != REN_ERR_DEVICE_LOST && is.lasting) {
+        status = go_on(&is);
+        if (status != REN_OK && status != REN_ERR_DEVICE_LOST) {
+            leave(&is);
+            status = REN_PENDING;
+        }
+    }
+    ren__submit_count_events(s, is.recorded, is.waited);
+    return status;
+}
+
+ren_status ren__plan_finish(ren__plan *plan, ren__submit *s)
+{
+    issue is = {.plan = plan,
+                .api = ren__submit_api(s),
+                .dev = ren__submit_device(s),
+                .external = plan->left_external,
+                .task = plan->left_task,
+                .launched = plan->left_launched};
+    if (!plan->unfinished) {
+        return REN_OK;
+    }
+    ren_status status = go_on(&is);
+    if (status == REN_OK) {
+        plan->unfinished = 0;
+    } else {
+        leave(&is);
+    }
     ren__submit_count_events(s, is.recorded, is.waited);
     return status;
 }

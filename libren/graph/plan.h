@@ -45,7 +45,8 @@
  * Faults. Build refuses with REN_ERR_INTERNAL what only a fault of libren's can ask for: an operand
  * outside its value or neither read nor written, a value of no bytes, a LOCAL value read before it
  * is written, an edge against the order. Resolve undoes itself. A failed issue leaves the lanes
- * unjoined; the next one joins them first.
+ * unjoined; the next one joins them first. One that breaks off behind a `lasting` task has not
+ * failed: it is unfinished, and ren__plan_finish enqueues the rest.
  */
 #ifndef REN_GRAPH_PLAN_H
 #define REN_GRAPH_PLAN_H
@@ -83,6 +84,8 @@ typedef struct ren__task {
     uint32_t reads;                         /* bit i: operand i is read */
     uint64_t bytes;                         /* COPY, FILL */
     uint32_t fill_value;
+    uint32_t lasting; /* 1 = it changes what later issues read, so once it is enqueued the rest of
+                         the issue must follow */
 } ren__task;
 
 typedef enum ren__plan_policy {
@@ -137,9 +140,16 @@ void ren__plan_need(const ren__plan *plan, uint32_t out_need[REN_STREAM_COUNT]);
 
 /* Enqueue all tasks. external[v] = address of each EXTERNAL value v (others ignored). All lanes
  * start behind the origin's present end (`fork` = 1), and origin ends behind all lanes. `sync` = 1:
- * wait on the host after every task (the A of the A/B/C comparison; benchmarks only). */
+ * wait on the host after every task (the A of the A/B/C comparison; benchmarks only).
+ * Returns  REN_OK; REN_PENDING: a lasting task is enqueued and the rest is left to
+ *          ren__plan_finish; an error: no lasting task is enqueued, or the device is lost */
 ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *external, uint32_t fork,
                            uint32_t sync);
+
+/* Enqueue what an unfinished issue left, with the addresses that it had. Until this returns REN_OK
+ * nothing that touches the plan's memory may be enqueued, and the plan not be destroyed; it may be
+ * called again after an error. */
+ren_status ren__plan_finish(ren__plan *plan, ren__submit *s);
 
 /* What an issue with `fork` would enqueue, as a graph of the origin's lane; nothing of it runs. The
  * addresses and operations that it holds are those of now. After an error the lanes and the plan

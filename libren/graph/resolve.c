@@ -128,6 +128,11 @@ static ren_status set_addresses(ren__plan *plan, void *const *fixed, ren_error *
     if (!plan->addresses) {
         return REN__FAIL(err, REN_ERR_NO_MEMORY, "no host memory for a plan's addresses");
     }
+    plan->left_external =
+        ren__host_calloc(&plan->allocator, (size_t)plan->value_count + 1u, sizeof(void *));
+    if (!plan->left_external) {
+        return REN__FAIL(err, REN_ERR_NO_MEMORY, "no host memory for a plan's addresses");
+    }
     for (uint32_t v = 0; v < plan->value_count; v++) {
         const ren__graph_value *value = &plan->values[v];
         if (value->kind == REN__VALUE_FIXED) {
@@ -286,6 +291,10 @@ void ren__plan_unresolve(ren__plan *plan)
     ren__host_free(&plan->allocator, plan->addresses, (size_t)plan->value_count + 1u,
                    sizeof(void *));
     plan->addresses = NULL;
+    ren__host_free(&plan->allocator, plan->left_external, (size_t)plan->value_count + 1u,
+                   sizeof(void *));
+    plan->left_external = NULL;
+    plan->unfinished = 0;
     memset(plan->need, 0, sizeof plan->need);
     plan->torn = 0;
     plan->rt = NULL;

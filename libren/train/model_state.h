@@ -82,18 +82,29 @@ struct ren_model {
     uint64_t bounce_bytes;
 
     ren__chain chain;
-    uint64_t steps_issued;             /* [sub] training steps whose update is in the lanes */
-    ren__event *join_event;            /* [placed] */
-    uint32_t torn;                     /* [sub] an issue broke off: its lanes are not joined yet */
+    uint64_t steps_issued;  /* [sub] training steps whose update is in the lanes */
+    ren__event *join_event; /* [placed] */
+    uint32_t torn;          /* [sub] an issue broke off: its lanes are not joined yet */
+    /* [sub] The plan of a step whose last commands are still to be enqueued, and what keeps the
+     * plan; NULL = none. */
+    ren__plan *unfinished;
+    _Atomic uint32_t *unfinished_hold;
+    uint32_t spoilt; /* [sub] such a plan is gone: the weights are of no step, every work fails */
     ren_trainer *trainer;              /* [lock] */
     ren__infer_output *_Atomic infers; /* list; grows under lock, read by anyone */
 };
 
 #define REN__REJOIN_NEED 12u /* commands of a rejoin on one stream */
 
-/* chain's other half, in issue: after an issue that broke off, order UPDATE, and TRANS with it,
- * behind everything in the lanes, before anything else is enqueued. Clears `torn`. */
+/* chain's other half, in issue, before anything else is enqueued: finish an unfinished step, and
+ * after an issue that broke off order UPDATE, and TRANS with it, behind everything in the lanes. An
+ * error: the caller must not go on. The credits of an unfinished step's rest are those of the step.
+ */
 ren_status ren__model_rejoin(ren_model *m, ren__submit *s);
+/* The plan of an unfinished step is about to go: finish the step now, as a work of its own, or mark
+ * the model. Waits for that work. */
+void ren__model_settle(ren_model *m);
+void ren__model_give_up(ren_model *m); /* [sub] the second half of it */
 
 /* Node index of a handle, or UINT32_MAX. */
 uint32_t ren__model_node_of(const ren_model *m, ren_tensor tensor);

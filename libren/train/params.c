@@ -104,6 +104,7 @@ typedef struct move {
     uint64_t seq;
     uint32_t to_device;
     uint32_t averages; /* 1 = no runs: the averages become the weights */
+    uint32_t last;     /* 1 = an unfinished step that cannot be finished now never will be */
     uint32_t run_count;
     run runs[MAX_RUNS];
     ren_status status;
@@ -121,8 +122,11 @@ static ren_status move_issue(void *self, ren__submit *s)
     move *v = self;
     const ren__device_api *api = ren__submit_api(s);
     uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
-    ren_status status = REN_OK;
-    if (v->averages) {
+    ren_status status = ren__model_rejoin(v->m, s);
+    if (v->last) {
+        ren__model_give_up(v->m);
+    }
+    if (status == REN_OK && v->averages) {
         status = api->copy(ren__submit_device(s), lane, v->m->averages.ptr, v->m->region.ptr,
                            v->m->trained_bytes);
     }
@@ -154,7 +158,10 @@ static ren_status move_run(move *v)
     post.work.finish = move_finish;
     post.work.self = v;
     post.work.stream = REN_STREAM_UPDATE;
-    post.work.need[REN_STREAM_UPDATE] = v->run_count + v->averages;
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        post.work.need[i] = REN__REJOIN_NEED;
+    }
+    post.work.need[REN_STREAM_UPDATE] += v->run_count + v->averages;
     ren_status status = ren__chain_submit(&v->m->chain, &post, &job);
     if (status != REN_OK) {
         return status;
@@ -180,6 +187,43 @@ static void add_run(move *v, uint64_t offset, uint64_t bytes)
 
 /* ------------------------------------------------------------------ after a broken issue */
 
+static ren_status finish_step(ren_model *m, ren__submit *s)
+{
+    ren_status status = m->spoilt ? REN_ERR_DEVICE : REN_OK;
+    if (status == REN_OK && m->unfinished) {
+        status = ren__plan_finish(m->unfinished, s);
+        if (status == REN_OK) {
+            m->unfinished = NULL;
+            /* release: pairs with the acquire before the plan is dropped. */
+            atomic_fetch_sub_explicit(m->unfinished_hold, 1, memory_order_release);
+        }
+    }
+    return status;
+}
+
+void ren__model_give_up(ren_model *m)
+{
+    if (m->unfinished) {
+        m->spoilt = 1;
+        m->unfinished = NULL;
+        atomic_fetch_sub_explicit(m->unfinished_hold, 1, memory_order_release);
+        ren__runtime_log(m->rt, REN_LOG_ERROR,
+                         "a step was applied in part and cannot be finished: the model's weights "
+                         "are lost");
+    }
+}
+
+void ren__model_settle(ren_model *m)
+{
+    move v = {.m = m, .last = 1};
+    if (move_run(&v) != REN_OK) {
+        /* Perhaps not issued, and then the runtime takes no more works: when the last one is done
+         * nobody else looks. */
+        ren__chain_drain(&m->chain);
+        ren__model_give_up(m);
+    }
+}
+
 /* One event serves all lanes in turn: its wait is enqueued before it is recorded again. */
 ren_status ren__model_rejoin(ren_model *m, ren__submit *s)
 {
@@ -187,7 +231,7 @@ ren_status ren__model_rejoin(ren_model *m, ren__submit *s)
     ren__device *dev = ren__submit_device(s);
     uint32_t update = ren__submit_lane(s, REN_STREAM_UPDATE);
     uint32_t trans = ren__submit_lane(s, REN_STREAM_TRANS);
-    ren_status status = REN_OK;
+    ren_status status = finish_step(m, s);
     for (uint32_t i = 0; m->torn && i <= REN_STREAM_COUNT && status == REN_OK; i++) {
         /* The last round goes the other way: TRANS behind UPDATE. */
         uint32_t back = i == REN_STREAM_COUNT;

@@ -36,7 +36,7 @@ void ren__replay_interrupt(ren__replay *r);
 
 /* Put the plan into the lanes, once. `external` are the addresses that belong to `place`, the same
  * ones each time. An error means that the step did not take place; the lanes are then as after a
- * broken ren__plan_issue. */
+ * broken ren__plan_issue. REN_PENDING as ren__plan_issue says it. */
 ren_status ren__replay_issue(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
                              ren_path *out_path);
 

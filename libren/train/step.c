@@ -28,16 +28,20 @@
  * record's own and is free with the record, after its copies: control and result need no further
  * rule.
  *
- * Applied once or not at all. Device calls may fail anywhere in an issue. Only the last commands of
- * the plan change what the next step reads (see trainer.c); an error before them leaves the
+ * Applied once or not at all. Device calls may fail anywhere in an issue. Only the last commands
+ * of the plan change what the next step reads (see update.c). An error before them leaves the
  * weights as they were, and the step is reported failed. ADVANCE may have counted a step that then
  * broke off, so the next step puts the state back (`repair`) to what it was behind the last whole
  * step: the host does not know how many steps the device skipped, but the result of that step is
  * the state, in pinned memory, once the lane has come there (`known`). The record may be in use
- * again by then, but its result is written behind the repair. Behind the plan nothing makes a step
- * fail any more but the loss of the device: an end[p] that could not be recorded is recorded by the
- * next step (`end_missing`), and a result that cannot be fetched, twice tried, is reported as not a
- * number, and the state fetched by the next step.
+ * again by then, but its result is written behind the repair.
+ *   Behind the first of those commands the step takes place, and is reported so. What could not be
+ * enqueued is left to whatever the model does next, a step, an inference or a look at the weights:
+ * it begins with that, or fails itself (ren__model_rejoin), so nobody meets a step in part. The
+ * plan is held until then. Behind the plan nothing makes a step fail any more but the loss of the
+ * device: an end[p] that could not be recorded is recorded by the next step (`end_missing`), and a
+ * result that cannot be fetched, twice tried, is reported as not a number, and the state fetched
+ * by the next step.
  *
  * A step that broke off completes when the lanes are past what it enqueued (the core sees to it):
  * those commands read the host's inputs and use the plan's operations and memory, which the host
@@ -249,10 +253,17 @@ static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
         ren__replay_interrupt(&sp->phase[i].replay);
     }
     t->issued_plan = sp;
-    if (t->sync) {
-        return ren__plan_issue(pp->plan, l->s, pp->externals, 1, t->sync);
+    ren_status status = t->sync
+                            ? ren__plan_issue(pp->plan, l->s, pp->externals, 1, t->sync)
+                            : ren__replay_issue(&pp->replay, l->s, pp->externals, p, &step->path);
+    if (status == REN_PENDING) {
+        /* relaxed: the step itself holds the plan until its finish. */
+        atomic_fetch_add_explicit(&sp->in_flight, 1, memory_order_relaxed);
+        t->model->unfinished = pp->plan;
+        t->model->unfinished_hold = &sp->in_flight;
+        return REN_OK;
     }
-    return ren__replay_issue(&pp->replay, l->s, pp->externals, p, &step->path);
+    return status;
 }
 
 /* Behind the plan, in a step that takes place: end[p], and what the host wants to know. Only the
@@ -262,7 +273,8 @@ static ren_status report(const lanes *l, ren__step *step, uint32_t p)
     ren_trainer *t = step->trainer;
     ren_status status = REN_OK;
     if (l->trans != l->update) {
-        if (l->api->event_record(l->dev, l->update, t->end[p]) != REN_OK) {
+        /* An unfinished step has not come to its end. */
+        if (t->model->unfinished || l->api->event_record(l->dev, l->update, t->end[p]) != REN_OK) {
             t->end_missing |= 1u << p;
         }
         ren__submit_count_events(l->s, 1, 0);

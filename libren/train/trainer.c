@@ -652,6 +652,12 @@ void ren__trainer_destroy(ren_trainer *t)
             ren__chain_help(&m->chain, (ren_job){0});
         }
     }
+    for (uint32_t i = 0; i < REN__STEP_PLANS; i++) {
+        /* acquire: pairs with finish and with ren__model_rejoin. */
+        if (atomic_load_explicit(&t->plans[i].in_flight, memory_order_acquire) != 0) {
+            ren__model_settle(m); /* no step is under way: an unfinished one holds the plan */
+        }
+    }
     free_trainer(t);
     m->trainer = NULL;
     pthread_mutex_unlock(&m->lock);

@@ -5,7 +5,9 @@
  * fails: the loss goes into the state, CHECK looks at the gradients, ADVANCE counts, and only then
  * do optimizer, average and new running statistics change what later steps see. A step whose
  * gradients CHECK found bad is skipped by the device itself: every task behind CHECK reads
- * found_inf and changes nothing. The host learns of it with the result.
+ * found_inf and changes nothing. The host learns of it with the result. The tasks behind ADVANCE
+ * are marked as lasting: once one is enqueued the others follow, at the latest before the next
+ * thing that the model does.
  *
  * Runs. Gradients, moments and averages are parallel to the trained part of the model's region, so
  * one optimizer launch covers every run of neighbouring parameters that the loss depends on
@@ -60,6 +62,7 @@ static void add_copy(ren__step_update *u, const char *name, uint32_t to, uint64_
                      uint32_t from, uint64_t from_offset, uint64_t bytes)
 {
     ren__task t = update_task(u, name, REN__OP_NONE);
+    t.lasting = to == u->d->params;
     t.kind = REN__TASK_COPY;
     t.operand[0] = to;
     t.operand_offset[0] = to_offset;
@@ -155,6 +158,7 @@ static ren__task optimizer_task(ren__step_update *u, const char *name, uint64_t 
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
     ren__task t = update_task(u, name, optimizer_kind(u->t));
     t.cost = 4 * bytes;
+    t.lasting = 1;
     ren__emit_read(&t, 0, ren__task_graph_alias(u->g, name, gradients(u), from, bytes), &flat);
     read_control(u, &t, 1);
     ren__emit_read(&t, 2, u->state, &state);
@@ -219,6 +223,7 @@ static void add_average(ren__step_update *u, uint64_t from, uint64_t bytes)
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
     ren__task t = update_task(u, "average", REN__OP_EMA);
     t.cost = 3 * bytes;
+    t.lasting = 1;
     ren__emit_read(&t, 0, ren__task_graph_alias(u->g, "average", u->d->params, from, bytes), &flat);
     read_control(u, &t, 1);
     ren__emit_read(&t, 2, u->state, &state);
@@ -243,6 +248,7 @@ static void add_commit(ren__step_update *u, uint64_t from, uint64_t bytes)
     ren__tensor_desc flat = ren__emit_vector_desc(bytes / sizeof(float));
     ren__tensor_desc state = ren__emit_bytes_desc(sizeof(ren__state));
     ren__task t = update_task(u, "statistics", REN__OP_COMMIT);
+    t.lasting = 1;
     ren__emit_read(
         &t, 0, ren__task_graph_alias(u->g, "statistics", u->d->statistics, staged, bytes), &flat);
     ren__emit_read(&t, 1, u->state, &state);

@@ -262,7 +262,11 @@ cudaError_t ren__cuda_k_update(cudaStream_t stream, const ren__update *u)
         return REN_LAUNCH(commit_kernel, blocks, REN_THREADS, stream, p);
     default:
         code = REN_LAUNCH(adam_kernel, blocks, REN_THREADS, stream, p);
-        return code == cudaSuccess && u->count ? REN_LAUNCH(count_kernel, 1u, 1u, stream, p) : code;
+        if (code == cudaSuccess && u->count &&
+            REN_LAUNCH(count_kernel, 1u, 1u, stream, p) != cudaSuccess) {
+            code = cudaErrorUnknown; /* updated and not counted: nothing to be tried again */
+        }
+        return code;
     }
 }
 
