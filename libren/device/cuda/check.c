@@ -94,6 +94,11 @@ static ren_status check_linear(const ren__op_desc *d, ren_error *err)
         TRY(dtypes(d, 2, 2, dtype, err)); /* a weight's gradient may be f32 */
     }
     TRY(shape2(d, 0, -1, -1, err));
+    if (d->fused_activation &&
+        (d->kind != REN__OP_LINEAR_FWD ||
+         (d->activation != REN__ACT_RELU && d->activation != REN__ACT_GELU_TANH))) {
+        return FAIL(REN_ERR_UNSUPPORTED, "a linear layer's forward pass takes RELU or GELU_TANH");
+    }
     if (d->kind == REN__OP_LINEAR_FWD) {
         TRY(shape2(d, 1, -1, d->operand[0].dims[1], err));
         if (d->operand[2].rank) {
@@ -106,6 +111,10 @@ static ren_status check_linear(const ren__op_desc *d, ren_error *err)
         return shape2(d, 2, rows, d->operand[1].dims[1], err);
     }
     TRY(shape2(d, 1, rows, -1, err));
+    if (d->operand[3].rank) {
+        TRY(dtypes(d, 3, 3, REN_F32, err));
+        TRY(shape1(d, 3, d->operand[0].dims[1], err));
+    }
     return shape2(d, 2, d->operand[0].dims[1], d->operand[1].dims[1], err);
 }
 

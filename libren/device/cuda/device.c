@@ -207,6 +207,7 @@ static ren_status read_caps(ren__device *dev, ren_error *err)
     dev->caps.pageable_copies = 0;
     dev->caps.conv_weights_ohwi = 1;
     dev->caps.graphs = 1;
+    dev->caps.fusions |= REN__FUSE_LINEAR_ACT | REN__FUSE_WEIGHT_BIAS | REN__FUSE_GELU;
     dev->caps.memory_bytes = properties.totalGlobalMem;
     return REN_OK;
 }

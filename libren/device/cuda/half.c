@@ -37,7 +37,8 @@ int ren__cuda_half_inner(const ren__op_desc *desc, int refused, ren__op_desc *ou
     }
     if (is_product(desc->kind) && !refused) {
         for (uint32_t i = 0; i < REN__OPERANDS; i++) {
-            out->operand[i].dtype = desc->operand[0].dtype;
+            int sum = desc->kind == REN__OP_LINEAR_BWD_WEIGHT && i == 3u;
+            out->operand[i].dtype = sum ? REN_F32 : desc->operand[0].dtype;
         }
         return halves != all && (halves & 1u);
     }

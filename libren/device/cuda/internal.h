@@ -147,6 +147,9 @@ typedef struct ren__cuda_linear {
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algo;
     uint64_t workspace;
+    const void *bias; /* what `matmul` points to */
+    uint32_t bias_operand, d_operand;
+    uint32_t then_bias, then_act; /* 1 = by a kernel behind the product */
 } ren__cuda_linear;
 
 typedef struct ren__cuda_conv {
@@ -172,7 +175,7 @@ struct ren__op {
     ren_status (*launch)(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                          void *const operands[REN__OPERANDS], void *workspace);
     void (*destroy)(ren__op *op);
-    ren__op *inner; /* half.c: what computes; else NULL */
+    ren__op *inner; /* half.c: what computes; linear.c: what sums dy's rows; else NULL */
     union {
         ren__cuda_half half;
         ren__cuda_linear linear;
@@ -192,6 +195,10 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
                                    ren_error *err);
 ren_status ren__cuda_train_create(ren__device *dev, ren__op *op, ren__op_needs *needs,
                                   ren_error *err);
+
+/* op_create for whoever is in it: op_lock is held, ren__cuda_enter done. */
+ren_status ren__cuda_op_create_within(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                                      ren__op **out, ren__op_needs *needs, ren_error *err);
 
 /* Count bytes of device memory against the limit, and give them back (memory.c). */
 ren_status ren__cuda_account(ren__device *dev, uint64_t bytes);

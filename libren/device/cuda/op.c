@@ -54,26 +54,16 @@ static ren__op *new_op(ren__device *dev, uint32_t lane, const ren__op_desc *desc
 static ren_status create_plain(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
                                ren__op **out, ren__op_needs *needs, ren_error *err)
 {
-    ren__cuda_scope scope;
     ren__op *op;
     ren_status status = ren__cuda_check_desc(desc, err);
     if (status != REN_OK) {
         return status;
     }
-    status = ren__cuda_enter(dev, &scope);
-    if (status != REN_OK) {
-        (void)ren__cuda_status(dev, err);
-        return status;
-    }
     op = new_op(dev, lane, desc, err);
     if (!op) {
-        ren__cuda_leave(dev, &scope);
         return REN_ERR_NO_MEMORY;
     }
-    (void)pthread_mutex_lock(&dev->op_lock);
     status = create_locked(dev, op, needs, err);
-    (void)pthread_mutex_unlock(&dev->op_lock);
-    ren__cuda_leave(dev, &scope);
     if (status != REN_OK) {
         ren__cuda_op_destroy(dev, op);
         return status;
@@ -99,16 +89,11 @@ static ren_status create_half(ren__device *dev, uint32_t lane, const ren__op_des
     return REN_OK;
 }
 
-ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
-                               ren__op **out, ren__op_needs *needs, ren_error *err)
+ren_status ren__cuda_op_create_within(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                                      ren__op **out, ren__op_needs *needs, ren_error *err)
 {
     ren__op_desc inner;
     ren_status status = REN_ERR_UNSUPPORTED;
-    *out = NULL;
-    if (lane >= dev->lanes) {
-        return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
-                               "lane %u of %u", lane, dev->lanes);
-    }
     for (int refused = 0; refused < 2 && status == REN_ERR_UNSUPPORTED; refused++) {
         int wraps = ren__cuda_half_inner(desc, refused, &inner);
         if (refused && !wraps) {
@@ -119,6 +104,28 @@ ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_de
         status = wraps ? create_half(dev, lane, desc, &inner, out, needs, err)
                        : create_plain(dev, lane, desc, out, needs, err);
     }
+    return status;
+}
+
+ren_status ren__cuda_op_create(ren__device *dev, uint32_t lane, const ren__op_desc *desc,
+                               ren__op **out, ren__op_needs *needs, ren_error *err)
+{
+    ren__cuda_scope scope;
+    ren_status status;
+    *out = NULL;
+    if (lane >= dev->lanes) {
+        return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
+                               "lane %u of %u", lane, dev->lanes);
+    }
+    status = ren__cuda_enter(dev, &scope);
+    if (status != REN_OK) {
+        (void)ren__cuda_status(dev, err);
+        return status;
+    }
+    (void)pthread_mutex_lock(&dev->op_lock);
+    status = ren__cuda_op_create_within(dev, lane, desc, out, needs, err);
+    (void)pthread_mutex_unlock(&dev->op_lock);
+    ren__cuda_leave(dev, &scope);
     return status;
 }
 
