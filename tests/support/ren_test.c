@@ -27,6 +27,7 @@ static struct {
     fault faults[MOST_FAULTS];
     int poison;
     int unpinned;
+    int unfused;
     uint64_t seed;
     ren_test_trace_fn trace_fn;
     void *trace_user;
@@ -352,6 +353,13 @@ void ren_test_unpinned_next(void)
     pthread_mutex_unlock(&global.mutex);
 }
 
+void ren_test_unfused_next(void)
+{
+    pthread_mutex_lock(&global.mutex);
+    global.unfused = 1;
+    pthread_mutex_unlock(&global.mutex);
+}
+
 void ren_test_seed(ren_runtime *rt, uint64_t seed)
 {
     if (rt) {
@@ -379,6 +387,8 @@ ren_status ren__hook_take_pending(hook *h, ren__device_config *config)
     atomic_store(&h->poison, global.poison);
     h->unpinned = global.unpinned;
     global.unpinned = 0;
+    h->unfused = global.unfused;
+    global.unfused = 0;
     set_trace(h, global.trace_fn, global.trace_user);
     if (global.seed) {
         config->seed = global.seed;

@@ -54,6 +54,9 @@ void ren_test_poison(ren_runtime *rt, int on);
  * CUDA device says of memory that is not pinned. */
 void ren_test_unpinned_next(void);
 
+/* The next device says that it can fuse no operations, so that plans hold the parts. */
+void ren_test_unfused_next(void);
+
 /* ------------------------------------------------------------------ trace */
 
 typedef struct ren_test_access {

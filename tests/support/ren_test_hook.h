@@ -64,6 +64,7 @@ struct hook {
     ren__device *dev; /* NULL once closed */
     int host_reads_device;
     int unpinned; /* set at open */
+    int unfused;  /* likewise */
     pthread_mutex_t mutex;
     pthread_cond_t released;
     _Atomic int armed;

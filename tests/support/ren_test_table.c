@@ -427,6 +427,7 @@ static void hook_caps(ren__device *dev, ren__device_caps *out)
     out->lane_commands /= COMMANDS_PER_COMMAND;
     out->lane_commands = out->lane_commands < LEAST_COMMANDS ? LEAST_COMMANDS : out->lane_commands;
     out->pageable_copies = out->pageable_copies && !h->unpinned;
+    out->fusions = h->unfused ? 0 : out->fusions;
 }
 
 static ren_status hook_status(ren__device *dev, ren_error *err)

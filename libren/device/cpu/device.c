@@ -297,8 +297,9 @@ static void cpu_caps(ren__device *dev, ren__device_caps *out)
     out->pageable_copies = 1;
     out->conv_weights_ohwi = 0;
     out->graphs = 1;
-    out->fusions = REN__FUSE_LINEAR_ACT | REN__FUSE_CONV_ACT | REN__FUSE_WEIGHT_BIAS |
-                   REN__FUSE_ACT_BIAS | REN__FUSE_GELU;
+    out->fusions = REN__FUSE_LINEAR_ACT | REN__FUSE_CONV_ACT | REN__FUSE_NORM_ACT |
+                   REN__FUSE_NORM_ADD | REN__FUSE_WEIGHT_BIAS | REN__FUSE_ACT_BIAS |
+                   REN__FUSE_HALF_LOSS | REN__FUSE_GELU;
     out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0u;
 }
 

@@ -210,6 +210,7 @@ static const build_fn builders[REN__OP_KINDS] = {
     [REN__OP_BATCH_NORM_TRAIN] = ren__cpu_build_batch_norm,
     [REN__OP_BATCH_NORM_BWD] = ren__cpu_build_batch_norm,
     [REN__OP_BATCH_NORM_EVAL] = ren__cpu_build_batch_norm,
+    [REN__OP_BATCH_NORM_FOLD] = ren__cpu_build_fold,
     [REN__OP_ACT_FWD] = ren__cpu_build_activation,
     [REN__OP_ACT_BWD] = ren__cpu_build_activation,
     [REN__OP_DROPOUT_FWD] = ren__cpu_build_dropout,

@@ -134,6 +134,7 @@ ren_status ren__cpu_build_bias_grad(ren__cpu_build *b);
 ren_status ren__cpu_build_pool(ren__cpu_build *b);
 ren_status ren__cpu_build_global_avg(ren__cpu_build *b);
 ren_status ren__cpu_build_batch_norm(ren__cpu_build *b);
+ren_status ren__cpu_build_fold(ren__cpu_build *b);
 ren_status ren__cpu_build_activation(ren__cpu_build *b);
 ren_status ren__cpu_build_add(ren__cpu_build *b);
 ren_status ren__cpu_build_dropout(ren__cpu_build *b);

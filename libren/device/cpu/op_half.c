@@ -9,10 +9,10 @@
  */
 #include "op.h"
 
-/* Losses, optimizers and the like are f32 alone; their own checks say so. */
+/* Optimizers and the like are f32 alone; their own checks say so. */
 bool ren__cpu_is_half(const ren__op_desc *desc)
 {
-    return ren__op_halves(desc) != 0 && desc->kind <= REN__OP_SPLIT;
+    return ren__op_halves(desc) != 0 && desc->kind <= REN__OP_HUBER_BWD;
 }
 
 ren_status ren__cpu_half_create(ren__device *dev, ren__op *op, ren__op_needs *needs, ren_error *err)

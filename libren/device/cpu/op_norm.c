@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* libren/device/cpu/op_norm.c - batch normalization: training, backward, evaluation.
+/* libren/device/cpu/op_norm.c - batch normalization: training, backward, evaluation, folding.
  *
  * Purpose   y = (x - mean) rstd weight + bias per channel (Ioffe and Szegedy 2015), with the
  *           running statistics as PyTorch keeps them: r = (1 - momentum) r + momentum value, the
  *           running variance from the unbiased batch variance.
  * Layout    x of rank 4 (NHWC) or 2 ([N, C]).
+ * Fusion    Sum and ReLU are a pass of ours over what oneDNN wrote. Backward, a pass of ours before
+ *           it writes the gradient that counts: where the contract wants that, or into the
+ *           workspace.
  * Accuracy  the backward pass of a few rows is our own, see backward_of_few.
  * Memory    oneDNN works with the biased variance; the contract's operand is rstd = 1 / sqrt(var +
  *           eps). The variance is a workspace vector, turned into rstd after the forward pass and
- *           back before the backward pass.
+ *           back before the backward pass. Behind it there may be the gradient that counts.
  */
 #include "op.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Batches of at most this many rows go through backward_of_few. */
 #define FEW_ROWS 32u
@@ -22,6 +26,145 @@ static size_t channels_of(const ren__op *op)
     const ren__tensor_desc *x = &op->desc.operand[0];
     return (size_t)x->dims[x->rank - 1u];
 }
+
+/* ------------------------------------------------------------------ sum and ReLU */
+
+/* The passes go over RUN elements at a time and load all of them before they choose: what has a
+ * constant count and no branch becomes vectors. */
+#define RUN 16u
+
+static float relu(float v)
+{
+    return v < 0.0f ? 0.0f : v; /* a NaN stays one */
+}
+
+static void apply_relu(float *y, size_t n)
+{
+    size_t i = 0;
+    for (; i + RUN <= n; i += RUN) {
+        for (size_t k = 0; k < RUN; k++) {
+            y[i + k] = relu(y[i + k]);
+        }
+    }
+    for (; i < n; i++) {
+        y[i] = relu(y[i]);
+    }
+}
+
+static void apply_sum(float *restrict y, const float *restrict other, size_t n)
+{
+    size_t i = 0;
+    for (; i + RUN <= n; i += RUN) {
+        for (size_t k = 0; k < RUN; k++) {
+            y[i + k] += other[i + k];
+        }
+    }
+    for (; i < n; i++) {
+        y[i] += other[i];
+    }
+}
+
+static void apply_sum_and_relu(float *restrict y, const float *restrict other, size_t n)
+{
+    size_t i = 0;
+    for (; i + RUN <= n; i += RUN) {
+        for (size_t k = 0; k < RUN; k++) {
+            y[i + k] = relu(y[i + k] + other[i + k]);
+        }
+    }
+    for (; i < n; i++) {
+        y[i] = relu(y[i] + other[i]);
+    }
+}
+
+/* y = act(y + other), behind the normalisation. */
+static void finish_output(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[5]);
+    (void)workspace;
+    if (ren__cpu_has(&op->desc, 10)) {
+        (op->desc.fused_activation ? apply_sum_and_relu : apply_sum)(operands[5], operands[10], n);
+    } else if (op->desc.fused_activation) {
+        apply_relu(operands[5], n);
+    }
+}
+
+static void gate_by_output(float *restrict out, const float *restrict dy, const float *restrict y,
+                           size_t n)
+{
+    size_t i = 0;
+    for (; i + RUN <= n; i += RUN) {
+        for (size_t k = 0; k < RUN; k++) {
+            const float g = dy[i + k];
+            const float v = y[i + k];
+            out[i + k] = v > 0.0f ? g : 0.0f;
+        }
+    }
+    for (; i < n; i++) {
+        out[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+    }
+}
+
+/* One row: the output is computed again, which costs less than reading it. */
+static void gate_row(float *restrict out, const float *restrict dy, const float *restrict x,
+                     const float *restrict mean, const float *restrict scale,
+                     const float *restrict bias, size_t channels)
+{
+    size_t c = 0;
+    for (; c + RUN <= channels; c += RUN) {
+        for (size_t k = 0; k < RUN; k++) {
+            const float g = dy[c + k];
+            const float v = (x[c + k] - mean[c + k]) * scale[c + k] + bias[c + k];
+            out[c + k] = v > 0.0f ? g : 0.0f;
+        }
+    }
+    for (; c < channels; c++) {
+        const float g = dy[c];
+        const float v = (x[c] - mean[c]) * scale[c] + bias[c];
+        out[c] = v > 0.0f ? g : 0.0f;
+    }
+}
+
+static uint64_t vector_bytes(size_t channels)
+{
+    return (channels * sizeof(float) + REN__ALIGN - 1u) / REN__ALIGN * REN__ALIGN;
+}
+
+/* Where the backward pass finds the gradient of the normalised x. */
+static const float *gradient(const ren__op *op, void *const *operands,
+                             const unsigned char *workspace)
+{
+    const void *behind = workspace + vector_bytes(channels_of(op));
+    return !op->desc.fused_activation   ? operands[0]
+           : ren__cpu_has(&op->desc, 9) ? operands[9]
+                                        : behind;
+}
+
+/* The vector at the workspace's beginning is free until then. */
+static void gate(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t n = (size_t)ren__tensor_elements(&op->desc.operand[0]);
+    const size_t channels = channels_of(op);
+    float *out =
+        ren__cpu_has(&op->desc, 9) ? operands[9] : (void *)(workspace + vector_bytes(channels));
+    if (ren__cpu_has(&op->desc, 8)) {
+        gate_by_output(out, operands[0], operands[8], n);
+        return;
+    }
+    const float *dy = operands[0];
+    const float *x = operands[1];
+    const float *weight = operands[2];
+    const float *rstd = operands[4];
+    float *scale = (float *)(void *)workspace;
+    for (size_t c = 0; c < channels; c++) {
+        scale[c] = weight[c] * rstd[c];
+    }
+    for (size_t i = 0; i < n; i += channels) {
+        gate_row(out + i, dy + i, x + i, operands[3], scale, operands[10], channels);
+    }
+}
+
+/* ------------------------------------------------------------------ statistics */
 
 static void finish_training(const ren__op *op, void *const *operands, unsigned char *workspace)
 {
@@ -43,6 +186,7 @@ static void finish_training(const ren__op *op, void *const *operands, unsigned c
             (float)((1.0 - momentum) * (double)running_mean[c] + momentum * (double)mean[c]);
         new_var[c] = (float)((1.0 - momentum) * (double)running_var[c] + momentum * unbiased * v);
     }
+    finish_output(op, operands, workspace);
 }
 
 static void prepare_backward(const ren__op *op, void *const *operands, unsigned char *workspace)
@@ -50,6 +194,9 @@ static void prepare_backward(const ren__op *op, void *const *operands, unsigned 
     const size_t channels = channels_of(op);
     const float *rstd = operands[4];
     float *var = (float *)(void *)workspace;
+    if (op->desc.fused_activation) {
+        gate(op, operands, workspace);
+    }
     for (size_t c = 0; c < channels; c++) {
         double r = (double)rstd[c];
         var[c] = (float)(1.0 / (r * r) - (double)op->desc.eps);
@@ -66,11 +213,13 @@ static void backward_of_few(const ren__op *op, void *const *operands, unsigned c
     const size_t channels = channels_of(op);
     const size_t rows = (size_t)ren__tensor_elements(&op->desc.operand[0]) / channels;
     const double count = (double)rows;
-    const float *dy = operands[0];
     const float *x = operands[1];
     const float *weight = operands[2];
     float *dx = operands[5];
-    (void)workspace;
+    if (op->desc.fused_activation) {
+        gate(op, operands, workspace);
+    }
+    const float *dy = gradient(op, operands, workspace);
     for (size_t c = 0; c < channels; c++) {
         double mean = 0.0, var = 0.0, sum_dy = 0.0, sum_dot = 0.0;
         for (size_t r = 0; r < rows; r++) {
@@ -147,8 +296,14 @@ static ren_status build_backward(ren__cpu_build *b, const ren__dnnl_md *x_md,
             REN__TRY(ren__cpu_expect(b, i, REN_F32, 1, &channels));
         }
     }
+    const bool fused = b->desc->fused_activation != 0;
+    const bool needs_place = fused && !ren__cpu_has(b->desc, 9);
     if (ren__tensor_elements(&b->desc->operand[0]) <= FEW_ROWS * (uint64_t)channels) {
         b->op->after = backward_of_few;
+        if (fused) {
+            uint64_t place = needs_place ? ren__tensor_bytes(&b->desc->operand[0]) : 0u;
+            ren__cpu_own_workspace(b, vector_bytes((size_t)channels) + place);
+        }
         return REN_OK;
     }
     dnnl_primitive_desc_t hint = NULL;
@@ -156,14 +311,15 @@ static ren_status build_backward(ren__cpu_build *b, const ren__dnnl_md *x_md,
     uint32_t dy = 0, x = 0, dx = 0, weight = 0, mean = 0, var = 0, dweight = 0, dbias = 0;
     REN__TRY(make_pd(b, REN__DNNL_FORWARD, x_md, false, NULL, &hint));
     REN__TRY(make_pd(b, REN__DNNL_BACKWARD_DATA, x_md, false, hint, &pd));
-    REN__TRY(ren__cpu_memory(b, x_md, 0, &dy));
+    /* The gated gradient's place is right behind the variance. */
+    REN__TRY(ren__cpu_memory(b, c_md, -1, &var));
+    REN__TRY(ren__cpu_memory(b, x_md, needs_place ? -1 : fused ? 9 : 0, &dy));
     REN__TRY(ren__cpu_memory(b, x_md, 1, &x));
     REN__TRY(ren__cpu_memory(b, x_md, 5, &dx));
     REN__TRY(vector(b, c_md, 2, channels, &weight));
     REN__TRY(vector(b, c_md, 3, channels, &mean));
     REN__TRY(vector(b, c_md, 6, channels, &dweight));
     REN__TRY(vector(b, c_md, 7, channels, &dbias));
-    REN__TRY(ren__cpu_memory(b, c_md, -1, &var));
     b->op->own_offset = b->op->memories[var].offset;
     b->op->before = prepare_backward;
     /* Any vector does for the shift. */
@@ -190,7 +346,31 @@ static ren_status build_evaluation(ren__cpu_build *b, const ren__dnnl_md *x_md,
     const int args[][2] = {{DNNL_ARG_SRC, (int)x},        {DNNL_ARG_DST, (int)y},
                            {DNNL_ARG_SCALE, (int)weight}, {DNNL_ARG_SHIFT, (int)bias},
                            {DNNL_ARG_MEAN, (int)mean},    {DNNL_ARG_VARIANCE, (int)var}};
+    b->op->after = finish_output;
     return ren__cpu_step(b, pd, args, 6);
+}
+
+/* What a fused operation needs beside the others' operands. */
+static ren_status check_fusion(ren__cpu_build *b, int64_t channels)
+{
+    const ren__op_desc *d = b->desc;
+    dnnl_alg_kind_t ignored;
+    REN__TRY(ren__cpu_fused_algorithm(b, &ignored)); /* ReLU or nothing */
+    if (d->kind != REN__OP_BATCH_NORM_BWD) {
+        return ren__cpu_has(d, 10) ? ren__cpu_expect_same(b, 10, 0) : REN_OK;
+    }
+    if (!d->fused_activation) {
+        return REN_OK;
+    }
+    if (ren__cpu_has(d, 8) == ren__cpu_has(d, 10)) {
+        return REN__CPU_FAIL(b->err, REN_ERR_SHAPE,
+                             "the gate is operand 8 or 10, just one of them");
+    }
+    if (ren__cpu_has(d, 9)) {
+        REN__TRY(ren__cpu_expect_same(b, 9, 0));
+    }
+    return ren__cpu_has(d, 8) ? ren__cpu_expect_same(b, 8, 0)
+                              : ren__cpu_expect(b, 10, REN_F32, 1, &channels);
 }
 
 ren_status ren__cpu_build_batch_norm(ren__cpu_build *b)
@@ -204,6 +384,7 @@ ren_status ren__cpu_build_batch_norm(ren__cpu_build *b)
     REN__TRY(ren__cpu_expect_same(b, 5, 0));
     const int64_t channels = x->dims[x->rank - 1u];
     REN__TRY(ren__cpu_md(b, 1, &channels, dnnl_a, &c_md));
+    REN__TRY(check_fusion(b, channels));
     switch (d->kind) {
     case REN__OP_BATCH_NORM_TRAIN:
         return build_training(b, x_md, c_md, channels);
@@ -213,4 +394,45 @@ ren_status ren__cpu_build_batch_norm(ren__cpu_build *b)
     default:
         return build_evaluation(b, x_md, c_md, channels);
     }
+}
+
+/* ------------------------------------------------------------------ folding */
+
+/* With s = weight / sqrt(rvar + eps): w' = s w, b' = s (b - rmean) + bias, for each output. */
+static void fold(const ren__op *op, void *const *operands, unsigned char *workspace)
+{
+    const size_t outputs = (size_t)op->desc.operand[0].dims[0];
+    const size_t each = (size_t)ren__tensor_elements(&op->desc.operand[0]) / outputs;
+    const float *w = operands[0];
+    const float *weight = operands[1];
+    const float *bias = operands[2];
+    const float *mean = operands[3];
+    const float *var = operands[4];
+    const float *b = ren__cpu_has(&op->desc, 5) ? operands[5] : NULL;
+    float *folded = operands[6];
+    float *shift = operands[7];
+    (void)workspace;
+    for (size_t o = 0; o < outputs; o++) {
+        const double s = (double)weight[o] / sqrt((double)var[o] + (double)op->desc.eps);
+        const double from = b ? (double)b[o] : 0.0;
+        for (size_t i = o * each; i < (o + 1u) * each; i++) {
+            folded[i] = (float)(s * (double)w[i]);
+        }
+        shift[o] = (float)(s * (from - (double)mean[o]) + (double)bias[o]);
+    }
+}
+
+ren_status ren__cpu_build_fold(ren__cpu_build *b)
+{
+    const ren__op_desc *d = b->desc;
+    const int64_t any[4] = {-1, -1, -1, -1};
+    REN__TRY(ren__cpu_expect(b, 0, REN_F32, 4, any));
+    REN__TRY(ren__cpu_expect_same(b, 6, 0));
+    for (uint32_t i = 1; i <= 7; i++) {
+        if (i != 6 && (i != 5 || ren__cpu_has(d, 5))) {
+            REN__TRY(ren__cpu_expect(b, i, REN_F32, 1, &d->operand[0].dims[0]));
+        }
+    }
+    b->op->after = fold;
+    return REN_OK;
 }
