@@ -19,6 +19,7 @@
  *           --streams N         of planned and graph, which are then called planned-N and graph-N
  *           --cpu-threads N     of a large operation on the CPU device; default libren's
  *           --module FILE       libren_cuda.so
+ *           --autotune 1        the CUDA device times what its libraries offer
  *           --quiet SECONDS     for as long, per model, repeat runs during which other processes
  *                               used more than a tenth of a processor
  *           and those of bench.h. sync, async and planned are printed as a ratio, too.
@@ -52,7 +53,7 @@ typedef struct options {
     ren_device_kind device;
     const char *models, *precisions, *paths; /* comma-separated; NULL = default */
     const char *module_path;
-    uint32_t batch, steps, streams, cpu_threads, quiet_s;
+    uint32_t batch, steps, streams, cpu_threads, quiet_s, autotune;
 } options;
 
 typedef struct path_case {
@@ -77,7 +78,7 @@ static int read_option(int argc, char **argv, int i)
                  {"--path", &opt.paths, NULL},      {"--module", &opt.module_path, NULL},
                  {"--batch", NULL, &opt.batch},     {"--steps", NULL, &opt.steps},
                  {"--streams", NULL, &opt.streams}, {"--cpu-threads", NULL, &opt.cpu_threads},
-                 {"--quiet", NULL, &opt.quiet_s}};
+                 {"--quiet", NULL, &opt.quiet_s},   {"--autotune", NULL, &opt.autotune}};
     if (i + 1 >= argc) {
         return 0;
     }
@@ -255,6 +256,7 @@ static void run_model(const bench *b, const bench_model *model, ren_precision pr
                           .device = opt.device,
                           .streams = opt.streams,
                           .cpu_threads = opt.cpu_threads,
+                          .autotune = opt.autotune,
                           .module_path = opt.module_path};
     uint32_t most = 0;
     for (uint32_t p = 0; p < STEP_PATHS; p++) {

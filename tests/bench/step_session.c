@@ -114,6 +114,7 @@ static ren_status open_runtime(step_session *s, ren_error *err)
     const step_config *c = &s->config;
     ren_runtime_config config = ren_runtime_config_default();
     ren_threads threads = ren_threads_default();
+    ren_cuda_options cuda = ren_cuda_options_default();
     bool one_stream = c->path == STEP_SYNC || c->path == STEP_ASYNC || c->path == STEP_GRAPH1;
     config.device = c->device;
     config.module_path = c->module_path;
@@ -121,6 +122,8 @@ static ren_status open_runtime(step_session *s, ren_error *err)
     config.streams = one_stream ? 1 : c->streams;
     config.disable_graphs = c->path < STEP_GRAPH1;
     config.seed = 1;
+    cuda.autotune = c->autotune;
+    config.cuda = &cuda;
     threads.start = worker_start;
     threads.join = worker_join;
     threads.user = s;

@@ -31,6 +31,7 @@ typedef struct step_config {
     ren_device_kind device;
     uint32_t streams; /* of STEP_PLANNED and STEP_GRAPH; 0 = libren's default */
     uint32_t cpu_threads;
+    uint32_t autotune; /* of the CUDA device */
     const char *module_path;
 } step_config;
 
