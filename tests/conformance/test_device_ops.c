@@ -226,32 +226,42 @@ static void test_ops_same_on_every_lane_with_threads(void)
     same_everywhere(2);
 }
 
-/* Making an operation changes nothing for the thread that makes it, and one that cannot be made for
- * want of memory leaves nothing. */
-static void test_op_create_out_of_memory(void)
+/* One operation, made again and again with the nth allocation failing; how often it failed. With
+ * `blocks`, nothing may be left. */
+static int create_until_made(rig *r, const ren__op_desc *d, const long *blocks)
 {
-    rig r;
-    rig_open(&r, api, 1, 0);
-    const long blocks = rig_blocks();
-    const ren__op_desc d = describe(0);
     int failures = 0;
     for (long n = 1; n < 20; n++) {
         ren__op *op = NULL;
         ren__op_needs needs;
         ren_error err = {0};
         rig_fail_alloc(n);
-        ren_status status = api->op_create(r.dev, 0, &d, &op, &needs, &err);
+        ren_status status = api->op_create(r->dev, 0, d, &op, &needs, &err);
         rig_fail_alloc(0);
         if (status == REN_OK) {
-            api->op_destroy(r.dev, op);
+            api->op_destroy(r->dev, op);
             break;
         }
         failures++;
         CU_ASSERT_EQUAL(status, REN_ERR_NO_MEMORY);
         CU_ASSERT_PTR_NULL(op);
-        CU_ASSERT_EQUAL(rig_blocks(), blocks);
+        CU_ASSERT(!blocks || rig_blocks() == *blocks);
     }
-    CU_ASSERT_EQUAL(rig_blocks(), blocks);
+    CU_ASSERT(!blocks || rig_blocks() == *blocks);
+    return failures;
+}
+
+/* Making an operation changes nothing for the thread that makes it, and one that cannot be made for
+ * want of memory leaves nothing; but for what a device keeps from the first one, for later ones of
+ * its kind, until it closes. */
+static void test_op_create_out_of_memory(void)
+{
+    rig r;
+    rig_open(&r, api, 1, 0);
+    const ren__op_desc d = describe(0);
+    int failures = create_until_made(&r, &d, NULL);
+    const long blocks = rig_blocks();
+    (void)create_until_made(&r, &d, &blocks);
     if (api->kind == REN_DEVICE_CPU) {
         CU_ASSERT(failures >= 1);
     }

@@ -135,7 +135,17 @@ static ren_status check_conv(const ren__op_desc *d, ren_error *err)
     if (dtype != REN_F32 && dtype != REN_F16 && dtype != REN_BF16) {
         return FAIL(REN_ERR_UNSUPPORTED, "convolutions take f32, f16 or bf16");
     }
-    TRY(dtypes(d, 0, d->kind == REN__OP_CONV_FWD ? 3u : 2u, dtype, err));
+    TRY(dtypes(d, 0, 1, dtype, err));
+    if (d->kind == REN__OP_CONV_FWD) { /* a bias may be f32 */
+        TRY(dtypes(d, 2, 2, d->operand[2].dtype == REN_F32 ? REN_F32 : dtype, err));
+        TRY(dtypes(d, 3, 3, dtype, err));
+        if (d->fused_activation && d->activation != REN__ACT_RELU) {
+            return FAIL(REN_ERR_INVALID_ARGUMENT, "activation %d cannot be fused to a convolution",
+                        (int)d->activation);
+        }
+    } else if (d->kind == REN__OP_CONV_BWD_DATA || d->operand[2].dtype != REN_F32) {
+        TRY(dtypes(d, 2, 2, dtype, err)); /* a weight's gradient may be f32 */
+    }
     TRY(shape(d, x, 4, any, err));
     TRY(shape(d, y, 4, any, err));
     {

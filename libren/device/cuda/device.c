@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "internal.h"
+#include "dnn.h"
 #include "tune.h"
 
 #define OLDEST_MAJOR 7 /* compute capability of the oldest machine code in the module */
@@ -208,6 +208,7 @@ static ren_status read_caps(ren__device *dev, ren_error *err)
     dev->caps.conv_weights_ohwi = 1;
     dev->caps.graphs = 1;
     dev->caps.fusions |= REN__FUSE_LINEAR_ACT | REN__FUSE_WEIGHT_BIAS | REN__FUSE_GELU;
+    dev->caps.fusions |= REN__FUSE_CONV_ACT;
     dev->caps.memory_bytes = properties.totalGlobalMem;
     return REN_OK;
 }
@@ -344,12 +345,10 @@ void ren__cuda_close(ren__device *dev)
         if (dev->aside) {
             (void)cudaStreamDestroy(dev->aside);
         }
+        ren__cuda_dnn_close(dev);
         ren__cuda_tune_forget(dev);
         for (uint32_t i = 0; i < dev->lanes; i++) {
             close_lane(&dev->lane[i]);
-        }
-        if (dev->planner) {
-            (void)cudnnDestroy(dev->planner);
         }
         (void)cudaGetLastError();
         ren__cuda_leave(dev, &scope);

@@ -199,7 +199,6 @@ typedef struct add_params {
     const float *a, *b;
     float *y;
     uint64_t n;
-    uint64_t channels; /* of the bias */
     int vector;
 } add_params;
 
@@ -220,31 +219,9 @@ static __global__ void add_kernel(add_params p)
 cudaError_t ren__cuda_k_add(cudaStream_t stream, const float *a, const float *b, float *y,
                             uint64_t n)
 {
-    add_params p = {a, b, y, n, 0, ren__aligned16(a) && ren__aligned16(b) && ren__aligned16(y)};
+    add_params p = {a, b, y, n, ren__aligned16(a) && ren__aligned16(b) && ren__aligned16(y)};
     return REN_LAUNCH(add_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS), REN_THREADS,
                       stream, p);
-}
-
-static __global__ void bias_add_kernel(add_params p)
-{
-    for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
-        float v[4];
-        uint64_t channel = i % p.channels;
-        ren__load4(p.y, i, p.n, p.vector, v);
-        for (int k = 0; k < 4; k++) {
-            v[k] += p.b[channel];
-            channel = channel + 1u == p.channels ? 0u : channel + 1u;
-        }
-        ren__store4(p.y, i, p.n, p.vector, v);
-    }
-}
-
-cudaError_t ren__cuda_k_bias_add(cudaStream_t stream, float *y, const float *bias, uint64_t n,
-                                 uint64_t channels)
-{
-    add_params p = {NULL, bias, y, n, channels, ren__aligned16(y)};
-    return REN_LAUNCH(bias_add_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
 }
 
 /* ------------------------------------------------------------------ concatenation */

@@ -4,10 +4,8 @@
  * Purpose   Matrix products and convolutions go to the libraries in 16 bits, which is where the
  *           time goes. All else is computed by kernels of ours in f32: operands are widened into
  *           the workspace, and what the operation wrote there is rounded. The gradient of a weight
- *           is wanted in f32: cuBLASLt writes it so, while cuDNN takes one dtype for all operands.
- *           There it is accumulated in f32, rounded, and widened.
- * Fallback  A convolution that cuDNN refuses in 16 bits, or whose bias it would have to add, is
- *           computed in f32 as well.
+ *           is wanted in f32: the libraries write it so, or what they write is widened (dnn.h).
+ * Fallback  A convolution that cuDNN refuses in 16 bits is computed in f32 as well.
  * Threads   create: any, serialised; launch: the submitter.
  * Memory    copies of the operands in the workspace, then the inner operation's own.
  */
@@ -19,6 +17,16 @@ static int is_product(ren__op_kind kind)
     return kind == REN__OP_LINEAR_FWD || kind == REN__OP_LINEAR_BWD_DATA ||
            kind == REN__OP_LINEAR_BWD_WEIGHT || kind == REN__OP_CONV_FWD ||
            kind == REN__OP_CONV_BWD_DATA || kind == REN__OP_CONV_BWD_WEIGHT;
+}
+
+/* A convolution whose bias and whose weight gradient are of any dtype. */
+static int conv_is_native(const ren__op_desc *desc, uint32_t halves)
+{
+    uint32_t others = desc->kind == REN__OP_CONV_FWD          ? 1u << 3
+                      : desc->kind == REN__OP_CONV_BWD_DATA   ? 1u << 2
+                      : desc->kind == REN__OP_CONV_BWD_WEIGHT ? 0u
+                                                              : ~0u;
+    return (halves & (3u | others)) == (3u | others);
 }
 
 int ren__cuda_half_inner(const ren__op_desc *desc, int refused, ren__op_desc *out)
@@ -33,6 +41,9 @@ int ren__cuda_half_inner(const ren__op_desc *desc, int refused, ren__op_desc *ou
     }
     *out = *desc;
     if (desc->kind == REN__OP_LINEAR_BWD_WEIGHT && !refused && (halves & 3u) == 3u) {
+        return 0;
+    }
+    if (conv_is_native(desc, halves) && !refused) {
         return 0;
     }
     if (is_product(desc->kind) && !refused) {

@@ -40,7 +40,7 @@ typedef struct ren__cuda_driver {
 
 /* A stream and the library handles bound to it. Handles are made by the first operation that needs
  * them, under op_lock, and only used by launches afterwards: a cuDNN handle serves one thread at a
- * time, so questions are put to `planner` instead. */
+ * time, so questions are put to the handle of `dnn` instead. */
 typedef struct ren__cuda_lane {
     cudaStream_t stream;
     cudnnHandle_t cudnn;
@@ -57,8 +57,8 @@ struct ren__device {
     uint32_t deterministic;
     uint32_t autotune; /* never with `deterministic` */
     ren__cuda_lane lane[REN__LANES];
-    cudaStream_t aside;    /* of copy_now: beside the lanes */
-    cudnnHandle_t planner; /* under op_lock: what op_create asks cuDNN with */
+    cudaStream_t aside;        /* of copy_now: beside the lanes */
+    struct ren__cuda_dnn *dnn; /* under op_lock: plans of cuDNN, made when first needed (dnn.h) */
     ren__device_caps caps;
     uint64_t memory_limit;
     cudaStream_t tuning;           /* under op_lock, as is `tuned`; see tune.h */
@@ -152,13 +152,20 @@ typedef struct ren__cuda_linear {
     uint32_t then_bias, then_act; /* 1 = by a kernel behind the product */
 } ren__cuda_linear;
 
+#define REN__DNN_OPERANDS 4 /* x, w, y, bias */
+
+/* The addresses of one execution of a plan (dnn.h). */
+typedef struct ren__cuda_dnn_pack {
+    cudnnBackendDescriptor_t pack;
+    void *operands[REN__DNN_OPERANDS];
+    void *workspace;
+} ren__cuda_dnn_pack;
+
+typedef struct ren__cuda_dnn_plan ren__cuda_dnn_plan;
+
 typedef struct ren__cuda_conv {
-    cudnnTensorDescriptor_t x, y;
-    cudnnFilterDescriptor_t w;
-    cudnnConvolutionDescriptor_t conv;
-    int algo;
-    uint64_t workspace;
-    int direct; /* 1 = the library has no algorithm for this shape: the kernels of conv.cu */
+    ren__cuda_dnn_plan *plan; /* NULL: the kernels of conv.cu */
+    ren__cuda_dnn_pack pack;  /* of the latest launch; the next one mostly has the same addresses */
 } ren__cuda_conv;
 
 /* An operation with casts around it (half.c). */

@@ -33,9 +33,6 @@ cudaError_t ren__cuda_k_dropout(cudaStream_t stream, float probability, uint32_t
                                 const ren__control *control, const float *x, float *y, uint64_t n);
 cudaError_t ren__cuda_k_add(cudaStream_t stream, const float *a, const float *b, float *y,
                             uint64_t n);
-/* y[r, c] += bias[c]; n = rows * channels. */
-cudaError_t ren__cuda_k_bias_add(cudaStream_t stream, float *y, const float *bias, uint64_t n,
-                                 uint64_t channels);
 /* joined[r, :] holds count parts side by side; split copies the other way. */
 cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const uint64_t *channels,
                                uint32_t count, float *joined, uint64_t rows, int split);
@@ -164,6 +161,11 @@ cudaError_t ren__cuda_k_conv_data(cudaStream_t stream, const ren__conv_shape *sh
                                   const float *dy, const float *w, float *dx);
 cudaError_t ren__cuda_k_conv_weight(cudaStream_t stream, const ren__conv_shape *shape,
                                     const float *dy, const float *x, float *dw);
+
+/* In place: y[r, c] = y[r, c] + bias[c], then the positive part if relu; n = rows * channels. y and
+ * bias are f32, f16 or bf16, each by its own type; bias may be NULL. */
+cudaError_t ren__cuda_k_bias_act(cudaStream_t stream, ren_dtype type, void *y, ren_dtype bias_type,
+                                 const void *bias, int relu, uint64_t n, uint64_t channels);
 
 #ifdef __cplusplus
 }
