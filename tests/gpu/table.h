@@ -17,6 +17,7 @@ typedef struct test_table {
     const ren__device_api *api;
     ren__device *dev;
     ren__device_caps caps;
+    uint32_t repeats; /* opened as deterministic: one run is like another, bit for bit */
 } test_table;
 
 const ren__host_services *test_host_services(void);
@@ -26,6 +27,8 @@ const ren__device_api *test_cuda_api(const char **why);
 /* 0 when the device cannot be opened; the reason is in err. */
 int test_table_open(test_table *t, const ren__device_api *api, uint32_t lanes,
                     uint32_t deterministic, ren_error *err);
+int test_table_open_as(test_table *t, const ren__device_api *api, const ren__device_config *config,
+                       const ren__host_services *host, ren_error *err);
 void test_table_close(test_table *t);
 
 /* The CUDA table, opened once per program with five lanes; NULL where there is no GPU: the case has
