@@ -62,6 +62,23 @@ typedef struct ren__device_config {
     int32_t cuda_stream_priority;
 } ren__device_config;
 
+/* What the planner reckons with, see graph/cost.c: rough figures. ns; 0 = nothing. */
+typedef struct ren__device_costs {
+    uint32_t launch_ns;       /* device: an operation takes this long beside its work */
+    uint32_t event_ns;        /* device: from the end of an operation to the start of one that waits
+                                 for it in another lane */
+    uint32_t graph_launch_ns; /* the same two inside a graph */
+    uint32_t graph_event_ns;
+    uint32_t host_launch_ns; /* the submitter: to enqueue an operation */
+    uint32_t host_event_ns;  /* to enqueue a record and a wait */
+    uint32_t wait_ns;        /* what a wait costs beside, wherever it is */
+    uint32_t processors; /* operations at a time that reach the rates below; 0 = all share them */
+    float flops_per_ns;  /* f32 */
+    float tf32_flops_per_ns;
+    float half_flops_per_ns; /* f16, bf16 */
+    float bytes_per_ns;
+} ren__device_costs;
+
 typedef struct ren__device_caps {
     uint32_t struct_size;
     char name[128];             /* for people */
@@ -72,6 +89,7 @@ typedef struct ren__device_caps {
     uint32_t graphs;            /* 1 = graph_* work */
     uint32_t fusions;           /* bits of ren__fusion */
     uint64_t memory_bytes;      /* of the device */
+    ren__device_costs costs;
 } ren__device_caps;
 
 /* ------------------------------------------------------------------ operations */

@@ -1,124 +1,161 @@
 /* SPDX-License-Identifier: MIT */
-/* libren/graph/assign.c - which stream runs a task.
+/* libren/graph/assign.c - which stream runs a task, and in which order tasks are issued.
  *
- * Purpose   STATIC takes the table's stream. GREEDY may move a task that allows it to another
- *           compute stream: merge where nothing would overlap, split where something would.
+ * Purpose   STATIC takes the table's stream and the list's order. GREEDY merges where nothing would
+ *           overlap and splits where something would: it plays the plan through on one lane, two
+ *           lanes and so on, and takes the fewest that are worth it.
  * Threads   one.
- * Order     tasks are placed in program order; the choice for one never changes an earlier one.
- * Memory    none.
- * Units     costs, as ren__task.cost: flops or bytes; an event costs config.event_cost of them.
+ * Memory    scratch for the call.
+ * Units     ns.
+ * Not here  how a plan is played, see schedule.c; what a task costs, see cost.c.
  *
- * GREEDY keeps an expected time for every lane and task. On a lane, a task would start when the
- * lane is free and its predecessors have finished, those on other lanes an event later. It takes,
- * in this order of weight:
- *   1. the earliest expected start, so independent work goes to the least loaded lane;
- *   2. the fewest new waits;
- *   3. the table's stream;
- *   4. the lowest stream.
- * A lane that would be free before the predecessors are done cannot start the task any earlier than
- * that, so the first rule speaks only where staying would queue behind unrelated work for longer
- * than an event takes. In a chain it never does: the chain stays on one lane, with no event. The
- * launch of a task counts as half an event, so branches of small tasks stay together too: for them
- * an event costs more than the overlap brings.
+ * Lanes. The first is the origin's: the update runs there and everything is joined there, so what
+ * stays on it needs neither fork nor join, and a plan on one lane has no event at all. The compute
+ * streams' lanes follow. A task that may move runs on any of them; it is then said to be on the
+ * table's stream if that is one of the lane's, else on the lane's first. Several streams may share
+ * a lane; they are one choice.
  *
- * A task always runs after its predecessors in program order, and the table's stream is always
- * among the candidates. Several streams may share a lane; they are one candidate.
+ * How many. Each further lane must save a sixteenth of the time: less than that is within the error
+ * of the figures, and fewer lanes share more memory (place.c). Both rules together keep chains of
+ * tiny operations on one lane, where an event costs more than the overlap brings.
  */
 #include "internal.h"
 
-typedef struct candidate {
-    ren_stream stream;
-    uint32_t lane;
-    uint64_t start;
-    uint32_t waits;
-} candidate;
+#define WORTH 16u /* a further lane saves at least this part of the time */
 
-static uint64_t event_cost(const ren__plan *plan)
+uint32_t ren__task_moves(const ren__task *t)
 {
-    return plan->config.event_cost ? plan->config.event_cost : REN__EVENT_COST;
+    return t->free_stream && (t->stream == REN_STREAM_COMP_1 || t->stream == REN_STREAM_COMP_2 ||
+                              t->stream == REN_STREAM_COMP_3);
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint32_t has_lane(const ren__lane_set *set, uint32_t lane)
 {
-    return a > b ? a : b;
-}
-
-static uint64_t after_edges(const ren__plan *plan, const ren__array *edges, uint32_t first,
-                            uint32_t count, uint32_t lane)
-{
-    uint64_t start = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const ren__plan_node *from = &plan->nodes[ren__plan_edges(edges)[first + i].from];
-        uint64_t crossing = from->lane == lane ? 0 : event_cost(plan);
-        start = later(start, from->finish + crossing);
-    }
-    return start;
-}
-
-static uint64_t expected_start(const ren__plan *plan, uint32_t task, uint32_t lane)
-{
-    const ren__plan_node *node = &plan->nodes[task];
-    uint64_t data = after_edges(plan, &plan->data, node->data_first, node->data_count, lane);
-    uint64_t order = after_edges(plan, &plan->order, node->order_first, node->order_count, lane);
-    return later(plan->lanes[lane].free_at, later(data, order));
-}
-
-static candidate weigh(const ren__plan *plan, uint32_t task, const ren__clock *needed,
-                       ren_stream stream)
-{
-    uint32_t producers[REN__LANES];
-    ren__clock known;
-    candidate c = {.stream = stream, .lane = plan->config.lane_of[stream]};
-    c.start = expected_start(plan, task, c.lane);
-    c.waits = ren__plan_waits_on(plan, c.lane, needed, producers, &known);
-    return c;
-}
-
-static int better(const candidate *a, const candidate *b)
-{
-    if (a->start != b->start) {
-        return a->start < b->start;
-    }
-    return a->waits < b->waits;
-}
-
-static int is_compute(ren_stream stream)
-{
-    return stream == REN_STREAM_COMP_1 || stream == REN_STREAM_COMP_2 ||
-           stream == REN_STREAM_COMP_3;
-}
-
-static ren_stream choose(const ren__plan *plan, uint32_t task)
-{
-    const ren__task *t = &plan->tasks[task];
-    if (plan->config.policy != REN__POLICY_GREEDY || !t->free_stream || !is_compute(t->stream)) {
-        return t->stream;
-    }
-    ren__clock needed;
-    ren__plan_needed(plan, task, &needed);
-    candidate best = weigh(plan, task, &needed, t->stream); /* and so it wins a draw */
-    for (uint32_t s = REN_STREAM_COMP_1; s <= REN_STREAM_COMP_3; s++) {
-        candidate c = weigh(plan, task, &needed, (ren_stream)s);
-        if (better(&c, &best)) {
-            best = c;
+    for (uint32_t i = 0; i < set->count; i++) {
+        if (set->lanes[i] == lane) {
+            return 1;
         }
     }
-    return best.stream;
+    return 0;
+}
+
+static ren__lane_set all_lanes(const ren__plan *plan)
+{
+    ren__lane_set set = {.count = 1};
+    set.lanes[0] = plan->origin_lane;
+    for (uint32_t s = REN_STREAM_COMP_1; s <= REN_STREAM_COMP_3; s++) {
+        uint32_t lane = plan->config.lane_of[s];
+        if (!has_lane(&set, lane)) {
+            set.lanes[set.count++] = lane;
+        }
+    }
+    return set;
+}
+
+/* The stream under whose name a task runs on a lane. */
+static ren_stream stream_on(const ren__plan *plan, uint32_t task, uint32_t lane)
+{
+    ren_stream stream = plan->tasks[task].stream;
+    if (plan->config.lane_of[stream] == lane) {
+        return stream;
+    }
+    for (uint32_t s = REN_STREAM_COMP_1; s <= REN_STREAM_COMP_3; s++) {
+        if (plan->config.lane_of[s] == lane) {
+            return (ren_stream)s;
+        }
+    }
+    return plan->config.origin;
+}
+
+static ren_status place_all(ren__plan *plan)
+{
+    ren_status status = REN_OK;
+    for (uint32_t t = 0; t < plan->task_count && status == REN_OK; t++) {
+        status = ren__plan_place_task(plan, t);
+    }
+    return status;
+}
+
+static ren_status assign_static(ren__plan *plan)
+{
+    for (uint32_t t = 0; t < plan->task_count; t++) {
+        plan->nodes[t].stream = plan->tasks[t].stream;
+        plan->nodes[t].lane = plan->config.lane_of[plan->tasks[t].stream];
+    }
+    return place_all(plan);
+}
+
+/* ------------------------------------------------------------------ GREEDY */
+
+static ren_status init_schedule(const ren__plan *plan, ren__schedule *s)
+{
+    size_t tasks = (size_t)plan->task_count + 1u;
+    s->order = ren__host_calloc(&plan->allocator, tasks, sizeof *s->order);
+    s->lane = ren__host_calloc(&plan->allocator, tasks, sizeof *s->lane);
+    return s->order && s->lane ? REN_OK : REN_ERR_NO_MEMORY;
+}
+
+static void free_schedule(const ren__plan *plan, ren__schedule *s)
+{
+    size_t tasks = (size_t)plan->task_count + 1u;
+    ren__host_free(&plan->allocator, s->lane, tasks, sizeof *s->lane);
+    ren__host_free(&plan->allocator, s->order, tasks, sizeof *s->order);
+}
+
+/* Lanes beyond the processors that run them only take them from each other. */
+static uint32_t most_lanes(const ren__lane_set *all, const ren__cost_model *model)
+{
+    uint32_t processors = model->costs.processors;
+    return processors && processors < all->count ? processors : all->count;
+}
+
+/* Into best; the other is scratch. */
+static ren_status find_schedule(const ren__plan *plan, ren__schedule *best, ren__schedule *other)
+{
+    ren__cost_model model = ren__cost_model_of(&plan->config);
+    ren__lane_set all = all_lanes(plan);
+    ren__lane_set set = {.count = 1};
+    set.lanes[0] = all.lanes[0];
+    ren_status status = ren__schedule_play(plan, &model, &set, best);
+    while (status == REN_OK && set.count < most_lanes(&all, &model)) {
+        set.lanes[set.count] = all.lanes[set.count];
+        set.count++;
+        status = ren__schedule_play(plan, &model, &set, other);
+        if (status == REN_OK &&
+            other->expected_ns < best->expected_ns - best->expected_ns / WORTH) {
+            ren__schedule better = *other;
+            *other = *best;
+            *best = better;
+        }
+    }
+    return status;
+}
+
+static ren_status assign_greedy(ren__plan *plan)
+{
+    ren__schedule best = {0};
+    ren__schedule other = {0};
+    ren_status status = init_schedule(plan, &best);
+    if (status == REN_OK) {
+        status = init_schedule(plan, &other);
+    }
+    if (status == REN_OK) {
+        status = find_schedule(plan, &best, &other);
+    }
+    for (uint32_t t = 0; t < plan->task_count && status == REN_OK; t++) {
+        plan->nodes[t].lane = best.lane[t];
+        plan->nodes[t].stream = stream_on(plan, t, best.lane[t]);
+    }
+    if (status == REN_OK) {
+        plan->counts.expected_ns = best.expected_ns;
+        status = ren__plan_reorder(plan, best.order);
+    }
+    free_schedule(plan, &other);
+    free_schedule(plan, &best);
+    return status == REN_OK ? place_all(plan) : status;
 }
 
 ren_status ren__plan_assign(ren__plan *plan)
 {
-    for (uint32_t t = 0; t < plan->task_count; t++) {
-        ren__plan_node *node = &plan->nodes[t];
-        node->stream = choose(plan, t);
-        node->lane = plan->config.lane_of[node->stream];
-        uint64_t launch = event_cost(plan) / 2u;
-        node->finish = expected_start(plan, t, node->lane) + launch + plan->tasks[t].cost;
-        plan->lanes[node->lane].free_at = node->finish;
-        ren_status status = ren__plan_place_task(plan, t);
-        if (status != REN_OK) {
-            return status;
-        }
-    }
-    return REN_OK;
+    return plan->config.policy == REN__POLICY_GREEDY ? assign_greedy(plan) : assign_static(plan);
 }

@@ -71,7 +71,7 @@ static void put_edges(writer *w, const ren__plan *plan)
 {
     for (uint32_t t = 0; t <= plan->task_count; t++) {
         const ren__plan_node *node = &plan->nodes[t];
-        uint32_t before = node->known.after[node->lane];
+        uint32_t before = plan->known[t].after[node->lane];
         if (before) {
             put(w, "  t%u -> t%u [style=dotted];\n", before - 1u, t);
         }

@@ -55,16 +55,17 @@ static void raise_to(const ren__plan *plan, ren__clock *clock, uint32_t task)
     }
 }
 
-void ren__plan_needed(const ren__plan *plan, uint32_t task, ren__clock *out)
+static ren__clock needed_by(const ren__plan *plan, uint32_t task)
 {
     const ren__plan_node *node = &plan->nodes[task];
-    *out = (ren__clock){{0}};
+    ren__clock needed = {{0}};
     for (uint32_t i = 0; i < node->data_count; i++) {
-        raise_to(plan, out, ren__plan_edges(&plan->data)[node->data_first + i].from);
+        raise_to(plan, &needed, ren__plan_edges(&plan->data)[node->data_first + i].from);
     }
     for (uint32_t i = 0; i < node->order_count; i++) {
-        raise_to(plan, out, ren__plan_edges(&plan->order)[node->order_first + i].from);
+        raise_to(plan, &needed, ren__plan_edges(&plan->order)[node->order_first + i].from);
     }
+    return needed;
 }
 
 /* The lane with the latest needed task that is not known; REN__LANES when all are. */
@@ -80,17 +81,17 @@ static uint32_t latest_unknown(const ren__clock *needed, const ren__clock *known
     return best;
 }
 
-uint32_t ren__plan_waits_on(const ren__plan *plan, uint32_t lane, const ren__clock *needed,
-                            uint32_t out_producers[REN__LANES], ren__clock *out_known)
+uint32_t ren__clock_waits(const ren__clock *now, const ren__clock *known, const ren__clock *needed,
+                          uint32_t out_producers[REN__LANES], ren__clock *out_known)
 {
     uint32_t count = 0;
-    *out_known = plan->lanes[lane].known; /* holds the lane's own past, so it never waits for it */
+    *out_known = *now; /* holds the lane's own past, so it never waits for it */
     for (uint32_t l = latest_unknown(needed, out_known); l < REN__LANES;
          l = latest_unknown(needed, out_known)) {
         uint32_t producer = needed->after[l] - 1u;
         out_producers[count++] = producer;
-        learn(out_known, &plan->nodes[producer].known);
-        raise_to(plan, out_known, producer);
+        learn(out_known, &known[producer]);
+        out_known->after[l] = producer + 1u;
     }
     return count;
 }
@@ -100,7 +101,8 @@ static ren_status add_waits(ren__plan *plan, uint32_t task, const ren__clock *ne
     ren__plan_node *node = &plan->nodes[task];
     uint32_t producers[REN__LANES];
     node->wait_first = plan->waits.count;
-    node->wait_count = ren__plan_waits_on(plan, node->lane, needed, producers, &node->known);
+    node->wait_count = ren__clock_waits(&plan->lanes[node->lane].known, plan->known, needed,
+                                        producers, &plan->known[task]);
     node->event = REN__NO_EVENT;
     for (uint32_t i = 0; i < node->wait_count; i++) {
         uint32_t *slot = ren__array_push(&plan->waits, sizeof *slot, &plan->allocator);
@@ -114,10 +116,8 @@ static ren_status add_waits(ren__plan *plan, uint32_t task, const ren__clock *ne
 
 ren_status ren__plan_place_task(ren__plan *plan, uint32_t task)
 {
-    ren__plan_node *node = &plan->nodes[task];
-    ren__lane_state *lane = &plan->lanes[node->lane];
-    ren__clock needed;
-    ren__plan_needed(plan, task, &needed);
+    ren__lane_state *lane = &plan->lanes[plan->nodes[task].lane];
+    ren__clock needed = needed_by(plan, task);
     ren_status status = add_waits(plan, task, &needed);
     if (status != REN_OK) {
         return status;
@@ -127,8 +127,8 @@ ren_status ren__plan_place_task(ren__plan *plan, uint32_t task)
         lane->first = task;
     }
     lane->last = task;
-    lane->known = node->known;
-    lane->known.after[node->lane] = task + 1u;
+    lane->known = plan->known[task];
+    lane->known.after[plan->nodes[task].lane] = task + 1u;
     return REN_OK;
 }
 

@@ -2,11 +2,12 @@
 /* libren/graph/internal.h - what the files of the planner share.
  *
  * Purpose   One home for the task graph's and the plan's structs, and for the steps of the
- *           pipeline: edges (hazards.c), streams (assign.c), waits (events.c), memory (place.c),
- *           device objects (resolve.c), commands (issue.c), pictures (dump.c).
+ *           pipeline: edges (hazards.c), streams and order (assign.c, with schedule.c, cost.c and
+ *           reorder.c), waits (events.c), memory (place.c), device objects (resolve.c), commands
+ *           (issue.c), pictures (dump.c).
  * Threads   as plan.h says.
  * Memory    arrays come from the allocator given at creation; issue allocates nothing.
- * Units     bytes; costs in the unit of ren__task.cost.
+ * Units     bytes, nanoseconds.
  */
 #ifndef REN_GRAPH_INTERNAL_H
 #define REN_GRAPH_INTERNAL_H
@@ -16,9 +17,6 @@
 #define REN__NO_TASK   UINT32_MAX
 #define REN__NO_EVENT  UINT32_MAX
 #define REN__NO_OFFSET UINT64_MAX
-
-/* GREEDY: what one event costs when the caller does not say, in the unit of ren__task.cost. */
-#define REN__EVENT_COST ((uint64_t)1 << 20)
 
 typedef struct ren__graph_value {
     const char *name;
@@ -77,8 +75,6 @@ typedef struct ren__plan_node {
     uint32_t order_first, order_count; /* and in plan->order */
     uint32_t wait_first, wait_count;   /* producers waited for, in plan->waits */
     uint32_t event;                    /* event recorded behind the task, or REN__NO_EVENT */
-    ren__clock known;                  /* when the task starts */
-    uint64_t finish;                   /* expected, for GREEDY */
     /* After resolve. */
     ren__op *op;
     ren__op_needs needs;
@@ -91,7 +87,6 @@ typedef struct ren__lane_state {
     uint32_t first;      /* its first task */
     uint32_t last;       /* its newest task so far */
     uint32_t fork;       /* 1 = waits for the start event when an issue forks */
-    uint64_t free_at;    /* expected, for GREEDY */
     ren__clock known;    /* now */
     uint64_t workspace;  /* bytes, after resolve */
     void *workspace_ptr; /* after resolve */
@@ -104,8 +99,10 @@ struct ren__plan {
 
     uint32_t value_count, task_count;
     ren__graph_value *values;
-    ren__task *tasks;
+    ren__task *tasks;      /* in the order of issue */
     ren__plan_node *nodes; /* task_count + 1 */
+    ren__clock *known;     /* by task, task_count + 1: when it starts */
+    uint32_t *place;       /* by number in the task graph: the task */
 
     /* Data edges say what flows, order edges only what must not overtake: kept apart, so that a
      * later pass may move a value (and with it its hazards) without touching the flow. */
@@ -159,19 +156,49 @@ ren_status ren__plan_find_edges(ren__plan *plan, const ren__task_graph *g, ren_e
 void ren__plan_access(const ren__graph_value *values, const ren__task *task, uint32_t i,
                       uint64_t *out_begin, uint64_t *out_end);
 
-/* events.c. The producers that a task with these needs must wait for, were it to run on `lane` now;
- * returns their number. needed[l] = 1 + the latest task of lane l that must be complete, 0 = none.
- */
-uint32_t ren__plan_waits_on(const ren__plan *plan, uint32_t lane, const ren__clock *needed,
-                            uint32_t out_producers[REN__LANES], ren__clock *out_known);
-void ren__plan_needed(const ren__plan *plan, uint32_t task, ren__clock *out);
+/* events.c. The producers that a task with these needs must wait for, were it to run now on a lane
+ * that knows `now`; returns their number. needed[l] = 1 + the latest task of lane l that must be
+ * complete, 0 = none; known[t] is what task t knew when it started. */
+uint32_t ren__clock_waits(const ren__clock *now, const ren__clock *known, const ren__clock *needed,
+                          uint32_t out_producers[REN__LANES], ren__clock *out_known);
 /* Put the task on its node's lane and insert its waits. */
 ren_status ren__plan_place_task(ren__plan *plan, uint32_t task);
 /* After the last task: the join at origin's end, the forks, the numbers of the events. */
 ren_status ren__plan_close(ren__plan *plan);
 
-/* assign.c: choose streams and lanes; calls ren__plan_place_task in program order. */
+/* assign.c: choose streams, lanes and the order of issue; calls ren__plan_place_task in it. */
 ren_status ren__plan_assign(ren__plan *plan);
+/* May GREEDY choose the task's lane and place? */
+uint32_t ren__task_moves(const ren__task *t);
+
+/* cost.c */
+typedef struct ren__cost_model {
+    ren__device_costs costs;
+    uint32_t launch_ns, event_ns; /* of the path that the plan takes */
+} ren__cost_model;
+/* An operation takes the longer of the two. */
+typedef struct ren__task_work {
+    uint64_t flops_ns, bytes_ns;
+} ren__task_work;
+ren__cost_model ren__cost_model_of(const ren__plan_config *config);
+ren__task_work ren__cost_of(const ren__cost_model *m, const ren__task *t);
+
+/* schedule.c */
+typedef struct ren__lane_set {
+    uint32_t lanes[REN__LANES];
+    uint32_t count;
+} ren__lane_set;
+typedef struct ren__schedule {
+    uint32_t *order; /* tasks, by place */
+    uint32_t *lane;  /* by task */
+    uint32_t waits;
+    uint64_t expected_ns;
+} ren__schedule;
+ren_status ren__schedule_play(const ren__plan *plan, const ren__cost_model *model,
+                              const ren__lane_set *set, ren__schedule *out);
+
+/* reorder.c: order[i] becomes task i. */
+ren_status ren__plan_reorder(ren__plan *plan, const uint32_t *order);
 
 /* place.c: offsets of LOCAL roots by the sizes known now. */
 ren_status ren__plan_place(ren__plan *plan, ren_error *err);

@@ -36,13 +36,13 @@ typedef struct placer {
 
 static void touch(const ren__plan *plan, uint32_t task, lifetime *life)
 {
-    const ren__plan_node *node = &plan->nodes[task];
+    const ren__clock *known = &plan->known[task];
     for (uint32_t l = 0; l < REN__LANES; l++) {
-        if (!life->used || node->known.after[l] < life->floor.after[l]) {
-            life->floor.after[l] = node->known.after[l];
+        if (!life->used || known->after[l] < life->floor.after[l]) {
+            life->floor.after[l] = known->after[l];
         }
     }
-    life->last.after[node->lane] = task + 1u;
+    life->last.after[plan->nodes[task].lane] = task + 1u;
     life->used = 1;
 }
 

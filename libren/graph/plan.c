@@ -50,9 +50,15 @@ static ren_status copy_graph(ren__plan *plan, const ren__task_graph *g)
     plan->values = ren__host_calloc(a, (size_t)plan->value_count + 1u, sizeof *plan->values);
     plan->tasks = ren__host_calloc(a, (size_t)plan->task_count + 1u, sizeof *plan->tasks);
     plan->nodes = ren__host_calloc(a, (size_t)plan->task_count + 1u, sizeof *plan->nodes);
+    plan->known = ren__host_calloc(a, (size_t)plan->task_count + 1u, sizeof *plan->known);
+    plan->place = ren__host_calloc(a, (size_t)plan->task_count + 1u, sizeof *plan->place);
     plan->offsets = ren__host_calloc(a, (size_t)plan->value_count + 1u, sizeof *plan->offsets);
-    if (!plan->values || !plan->tasks || !plan->nodes || !plan->offsets) {
+    if (!plan->values || !plan->tasks || !plan->nodes || !plan->known || !plan->place ||
+        !plan->offsets) {
         return REN_ERR_NO_MEMORY;
+    }
+    for (uint32_t t = 0; t < plan->task_count; t++) {
+        plan->place[t] = t;
     }
     if (plan->value_count) {
         memcpy(plan->values, g->values.items, plan->value_count * sizeof *plan->values);
@@ -131,6 +137,8 @@ void ren__plan_destroy(ren__plan *plan)
     ren__array_free(&plan->order, sizeof(ren__edge), &a);
     ren__array_free(&plan->data, sizeof(ren__edge), &a);
     ren__host_free(&a, plan->offsets, (size_t)plan->value_count + 1u, sizeof *plan->offsets);
+    ren__host_free(&a, plan->place, (size_t)plan->task_count + 1u, sizeof *plan->place);
+    ren__host_free(&a, plan->known, (size_t)plan->task_count + 1u, sizeof *plan->known);
     ren__host_free(&a, plan->nodes, (size_t)plan->task_count + 1u, sizeof *plan->nodes);
     ren__host_free(&a, plan->tasks, (size_t)plan->task_count + 1u, sizeof *plan->tasks);
     ren__host_free(&a, plan->values, (size_t)plan->value_count + 1u, sizeof *plan->values);
@@ -144,7 +152,12 @@ void ren__plan_get_counts(const ren__plan *plan, ren__plan_counts *out)
 
 ren_stream ren__plan_task_stream(const ren__plan *plan, uint32_t task)
 {
-    return plan->nodes[task].stream;
+    return plan->nodes[plan->place[task]].stream;
+}
+
+uint32_t ren__plan_task_place(const ren__plan *plan, uint32_t task)
+{
+    return plan->place[task];
 }
 
 void *ren__plan_address(const ren__plan *plan, uint32_t value)

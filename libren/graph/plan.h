@@ -10,10 +10,9 @@
  *           queue, see device.h; several streams may share one.
  * Threads   building and resolving: one thread. issue: the submitter only.
  * Progress  build and resolve are slow calls; issue only enqueues, and never allocates.
- * Order     program order, task by task, wherever two tasks touch a byte in common and one writes
- *           it.
+ * Order     program order, wherever two tasks touch a byte in common and one writes it.
  * Memory    host memory by the allocator given; one region of device memory, taken by resolve.
- * Units     bytes; costs in flops or bytes moved.
+ * Units     bytes; work in flops or bytes moved; times in ns.
  * Not here  what a step consists of, and when a captured plan is launched in its place: see train/.
  *
  * Why program order. The list is run from top to bottom, so on one stream every value is written
@@ -25,11 +24,13 @@
  *             overwrites its input waits for all other readers of that input);
  *   control   the caller knows of an order that no byte shows.
  * Data edges are kept apart from the other two: they say what flows and never change, while hazards
- * depend on where values live. Edges run forward in the list, so it is a topological order already;
- * issue keeps it, and no lane can wait for something not yet enqueued.
+ * depend on where values live. Edges run forward in the list, so it is a topological order already.
+ * Issue keeps it, or takes another one that keeps every edge, and no lane can wait for something
+ * not yet enqueued.
  *
- * Streams. STATIC takes each task's own stream. GREEDY lets a chain stay where it is and moves a
- * branch away when what it would queue behind takes longer than an event; see assign.c.
+ * Streams. STATIC takes each task's own stream and the list's order. GREEDY plays the step through
+ * with the device's expected times and takes as many lanes as pay; see assign.c. Tasks that it may
+ * not move keep their place among the others: everything listed before one is issued before it.
  *
  * Events. An edge needs no event if both its tasks are on one lane, or if the consumer's lane knows
  * the producer to be complete already, from earlier waits and from what their producers knew.
@@ -74,9 +75,10 @@ typedef struct ren__task {
     const char *segment; /* likewise: "forward", "backward", "optimizer", ... */
     ren__task_kind kind;
     ren_stream stream;    /* the table's stream: the policy STATIC takes it as it is */
-    uint32_t free_stream; /* 1 = the policy GREEDY may move it to another compute stream */
-    uint64_t cost;        /* rough work, in flops or bytes moved, for GREEDY; 0 = small */
-    ren__op_desc op;      /* OP */
+    uint32_t free_stream; /* 1 = the policy GREEDY may move a task of a compute stream elsewhere */
+    uint64_t cost; /* work, for GREEDY: flops of a product or convolution, else bytes where they are
+                      more than the operands' */
+    ren__op_desc op;                 /* OP */
     uint32_t operand[REN__OPERANDS]; /* value by operand index, or REN__NO_VALUE. COPY: 0 dst, 1
                                         src. FILL: 0 dst */
     uint64_t operand_offset[REN__OPERANDS]; /* bytes into the value */
@@ -119,8 +121,9 @@ typedef struct ren__plan_config {
     uint32_t lane_of[REN_STREAM_COUNT];
     ren_stream
         origin; /* all lanes start behind it and are joined to it at the end: UPDATE for steps */
-    uint32_t reuse;      /* 1 = LOCAL values whose tasks are ordered anyway share memory */
-    uint64_t event_cost; /* GREEDY: an event, in the unit of ren__task.cost; 0 = 2^20 */
+    uint32_t reuse;          /* 1 = LOCAL values whose tasks are ordered anyway share memory */
+    uint32_t replayed;       /* GREEDY: 1 = mostly as a graph, 0 = mostly task by task */
+    ren__device_costs costs; /* GREEDY: of the device; zeros = of a small one */
 } ren__plan_config;
 
 /* Streams, edges, events. Pure: no device. g stays the caller's and may be destroyed afterwards. */
@@ -163,11 +166,14 @@ typedef struct ren__plan_counts {
     uint32_t edges;            /* data, hazard and control, before any is found to be implied */
     uint32_t events, waits;    /* between tasks; those of the fork and the join are not counted */
     uint32_t lanes_used;       /* by tasks */
+    uint64_t expected_ns;      /* GREEDY: of an issue */
     uint64_t local_bytes;      /* packed */
     uint64_t local_bytes_flat; /* without sharing */
 } ren__plan_counts;
 void ren__plan_get_counts(const ren__plan *plan, ren__plan_counts *out);
+/* By number in the task graph: the stream, and the place in the order of issue. */
 ren_stream ren__plan_task_stream(const ren__plan *plan, uint32_t task);
+uint32_t ren__plan_task_place(const ren__plan *plan, uint32_t task);
 /* Address of a LOCAL or FIXED value after resolve; NULL for EXTERNAL, and for a LOCAL value that no
  * task touches. */
 void *ren__plan_address(const ren__plan *plan, uint32_t value);

@@ -130,7 +130,8 @@ static ren_status build_plan(ren__infer_output *o, infer_plan *ip, uint32_t batc
     ren__plan_config config = {.policy = REN__POLICY_GREEDY,
                                .lanes = ren__runtime_lanes(m->rt),
                                .origin = REN_STREAM_UPDATE,
-                               .reuse = 1};
+                               .reuse = 1,
+                               .costs = ren__runtime_caps(m->rt)->costs};
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
         config.lane_of[i] = ren__runtime_lane(m->rt, (ren_stream)i);
     }

@@ -47,14 +47,17 @@
 
 #include <string.h>
 
+uint32_t ren__replay_is_on(ren_runtime *rt)
+{
+    return !ren__runtime_config_of(rt)->disable_graphs && ren__runtime_caps(rt)->graphs;
+}
+
 void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan)
 {
-    const ren_runtime_config *config = ren__runtime_config_of(rt);
     memset(r, 0, sizeof *r);
     r->rt = rt;
     r->plan = plan;
-    r->after = config->disable_graphs || !ren__runtime_caps(rt)->graphs ? UINT32_MAX
-                                                                        : config->graph_after_steps;
+    r->after = ren__replay_is_on(rt) ? ren__runtime_config_of(rt)->graph_after_steps : UINT32_MAX;
     r->next_pause = REN__REPLAY_PAUSE;
 }
 

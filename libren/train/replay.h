@@ -27,6 +27,7 @@ typedef struct ren__replay {
     uint32_t next_pause;
 } ren__replay;
 
+uint32_t ren__replay_is_on(ren_runtime *rt); /* 1 = steady steps become graphs */
 void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan);
 /* The device must be past every launch, or lost. Zeroed is fine. */
 void ren__replay_deinit(ren__replay *r);

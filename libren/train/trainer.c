@@ -78,7 +78,9 @@ static ren_status build_plan(ren_trainer *t, const ren__step_plan *sp, ren__phas
     ren__plan_config config = {.policy = REN__POLICY_GREEDY,
                                .lanes = ren__runtime_lanes(t->rt),
                                .origin = REN_STREAM_UPDATE,
-                               .reuse = 1};
+                               .reuse = 1,
+                               .replayed = ren__replay_is_on(t->rt),
+                               .costs = ren__runtime_caps(t->rt)->costs};
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
         config.lane_of[i] = ren__runtime_lane(t->rt, (ren_stream)i);
     }

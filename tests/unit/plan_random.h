@@ -32,6 +32,7 @@ typedef struct random_program {
     random_access accesses[RANDOM_TASKS][REN__OPERANDS];
     uint32_t access_count[RANDOM_TASKS];
     uint32_t commands[RANDOM_TASKS]; /* that the task's launch takes */
+    uint8_t movable[RANDOM_TASKS];   /* by GREEDY */
     uint8_t filled[RANDOM_VALUES];   /* the root was written once, so it may be read */
     uint8_t control[RANDOM_TASKS][RANDOM_TASKS];
     void *addresses[RANDOM_VALUES]; /* of FIXED and EXTERNAL values */
@@ -97,6 +98,8 @@ static inline ren__task random_task(random_program *p)
 static inline void random_add(random_program *p, const ren__task *t)
 {
     p->commands[p->task_count] = t->kind == REN__TASK_OP ? 1u + t->op.training : 1u;
+    p->movable[p->task_count] =
+        t->free_stream && t->stream >= REN_STREAM_COMP_1 && t->stream <= REN_STREAM_COMP_3;
     CU_ASSERT_EQUAL(ren__task_graph_add(p->graph, t), p->task_count);
     p->task_count++;
 }
@@ -201,6 +204,15 @@ static inline void random_make(random_program *p, unsigned long long seed)
     }
     p->config.origin = (ren_stream)random_below(p, REN_STREAM_COUNT);
     p->config.reuse = random_below(p, 4) != 0;
+    p->config.replayed = random_below(p, 2);
+    if (random_below(p, 2)) {
+        p->config.costs = (ren__device_costs){.launch_ns = random_below(p, 5000),
+                                              .event_ns = random_below(p, 5000),
+                                              .host_launch_ns = random_below(p, 5000),
+                                              .host_event_ns = random_below(p, 5000),
+                                              .processors = random_below(p, 6),
+                                              .bytes_per_ns = 100.0f};
+    }
 }
 
 /* Must task i be complete before task j > i starts? By definition, not by any shortcut. */

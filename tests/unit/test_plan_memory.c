@@ -104,12 +104,17 @@ static uint64_t users_of(uint32_t root)
     return users;
 }
 
-static int all_before(uint64_t first, uint64_t second)
+static uint32_t command_of(const ren__plan *plan, uint32_t task)
+{
+    return fake_task_command(0, ren__plan_task_place(plan, task));
+}
+
+static int all_before(const ren__plan *plan, uint64_t first, uint64_t second)
 {
     for (uint32_t i = 0; i < program.task_count; i++) {
         for (uint32_t j = 0; j < program.task_count; j++) {
             if ((first >> i & 1u) && (second >> j & 1u) &&
-                !fake_is_before(&order, fake_task_command(0, i), fake_task_command(0, j))) {
+                !fake_is_before(&order, command_of(plan, i), command_of(plan, j))) {
                 return 0;
             }
         }
@@ -149,7 +154,7 @@ static uint32_t judge(const ren__plan *plan, uint32_t *shared)
             }
             uint64_t a = users_of(v);
             uint64_t b = users_of(w);
-            wrong += !program.config.reuse || !(all_before(a, b) || all_before(b, a));
+            wrong += !program.config.reuse || !(all_before(plan, a, b) || all_before(plan, b, a));
             *shared += 1;
         }
     }

@@ -210,6 +210,7 @@ static ren_status read_caps(ren__device *dev, ren_error *err)
     dev->caps.fusions |= REN__FUSE_LINEAR_ACT | REN__FUSE_WEIGHT_BIAS | REN__FUSE_GELU;
     dev->caps.fusions |= REN__FUSE_CONV_ACT;
     dev->caps.memory_bytes = properties.totalGlobalMem;
+    dev->caps.costs = ren__cuda_costs(&properties, dev->ordinal);
     return REN_OK;
 }
 

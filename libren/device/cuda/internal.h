@@ -218,6 +218,9 @@ int ren__cuda_half_inner(const ren__op_desc *desc, int refused, ren__op_desc *ou
 /* Put casts around op->inner, whose needs are in *needs. */
 void ren__cuda_half_wrap(ren__op *op, ren__op_needs *needs);
 
+/* costs.c */
+ren__device_costs ren__cuda_costs(const struct cudaDeviceProp *p, int ordinal);
+
 /* The table's entries (device.c, memory.c, lanes.c, graph.c, op.c). */
 ren_status ren__cuda_open(const ren__device_config *config, const ren__host_services *host,
                           ren__device **out, ren_error *err);
