@@ -120,9 +120,9 @@ static ren_status finish(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
         return op->inner->launch(dev, lane, op->inner, of_sum, workspace);
     }
     if (op->u.linear.then_bias) {
-        status =
-            REN__CUDA(dev, NULL,
-                      ren__cuda_k_bias_add(lane->stream, operands[3], operands[2], n, last_dim(y)));
+        status = REN__CUDA(dev, NULL,
+                           ren__cuda_k_bias_act(lane->stream, REN_F32, operands[3], REN_F32,
+                                                operands[2], 0, n, last_dim(y)));
     }
     if (op->u.linear.then_act && status == REN_OK) {
         status = REN__CUDA(dev, NULL,
