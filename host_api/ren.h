@@ -267,9 +267,20 @@ typedef struct ren_stats {
     uint64_t pool_driver_allocs;  /* allocations that the pool asked of the driver */
     uint64_t pool_driver_frees;
     uint64_t submit_ns;                   /* time the submitter spent awake */
-    uint64_t bubble_ns[REN_STREAM_COUNT]; /* time a stream was idle between two of its commands
-                                             while work was outstanding; device time where known */
+    uint64_t bubble_ns[REN_STREAM_COUNT]; /* see below */
     uint64_t abandoned_threads;           /* waiters given up by ren_runtime_abort */
+    /* Sums over the training steps that a trace timed: see ren_trace_begin. Device times, so they
+     * mean the same on both paths and on every device. In each step a stream's share begins with
+     * the first of its tasks and ends with the last; in between it is busy or, with nothing of the
+     * step to run, a bubble: bubble_ns / (bubble_ns + timed_busy_ns) is in [0, 1]. Streams that
+     * share a queue count as the first of them; of TRANS there are copies only, and no bubble. */
+    uint64_t timed_steps;
+    uint64_t timed_tasks;
+    uint64_t timed_events;     /* waits of one stream for another's event, inside the steps */
+    uint64_t timed_latency_ns; /* from post to completion */
+    uint64_t timed_issue_ns;   /* the submitter's time */
+    uint64_t timed_device_ns;  /* from a step's first task to its last */
+    uint64_t timed_busy_ns[REN_STREAM_COUNT];
 } ren_stats;
 
 static inline ren_stats ren_stats_default(void)
@@ -1102,16 +1113,25 @@ REN_API ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error 
 
 /* ------------------------------------------------------------------ trace */
 
-/* Write what happens from now on to a Perfetto-compatible trace file.
+/* Write what happens from now on to a trace file, for Perfetto or chrome://tracing: a row for the
+ * posts, the submitter, the training steps, each stream, each completion thread and each channel.
+ * On a stream's row is each task of a step, each transfer and each job, with the times that the
+ * device's own clock gave, on either path; arrows show which task waits for another stream's.
+ * A step that is posted while a trace is open goes with stamps of the device's clock around each of
+ * its tasks, on the graph path in graphs of their own, made when first needed and kept beside the
+ * others. What it computes is the same; on a GPU each stamp takes a microsecond or two. Without an
+ * open trace nothing of this is enqueued. ren_stats sums up the steps timed (`timed_steps`).
+ * The file is bounded (131,072 records, the oldest; it says how many were lost), and written when
+ * the trace ends. A device that does not answer within a second leaves it without device times.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_BUSY (a trace is open); REN_ERR_NO_MEMORY;
  *           REN_ERR_INVALID_ARGUMENT; REN_ERR_REENTRANT; REN_ERR_FORKED
- * Threads   any.   In callbacks  no.   Blocks  for the file.   Allocates  yes. */
+ * Threads   any.   In callbacks  no.   Blocks  for the file and the device.   Allocates  yes. */
 REN_API ren_status ren_trace_begin(ren_runtime *rt, const char *path, ren_error *err);
 
-/* Close the trace file.
+/* Write and close the trace file. What is under way is not in it: drain first to have it all.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_INVALID_ARGUMENT (none is open); REN_ERR_REENTRANT;
  *           REN_ERR_FORKED
- * Threads   any.   In callbacks  no.   Blocks  for the file.   Allocates  frees. */
+ * Threads   any.   In callbacks  no.   Blocks  for the file and the device.   Allocates  frees. */
 REN_API ren_status ren_trace_end(ren_runtime *rt);
 
 #ifdef __cplusplus

@@ -18,7 +18,7 @@ ren_status ren_trace_begin(ren_runtime *rt, const char *path, ren_error *err)
     if (status != REN_OK) {
         return REN__FAIL(err, status, "ren_trace_begin may not be called here");
     }
-    return ren__trace_begin(ren__runtime_trace(rt), path, 0, ren__runtime_allocator(rt), err);
+    return ren__trace_session_begin(rt, path, err);
 }
 
 ren_status ren_trace_end(ren_runtime *rt)
@@ -27,5 +27,5 @@ ren_status ren_trace_end(ren_runtime *rt)
         return REN_ERR_INVALID_ARGUMENT;
     }
     ren_status status = ren__runtime_check_blocking(rt);
-    return status == REN_OK ? ren__trace_end(ren__runtime_trace(rt)) : status;
+    return status == REN_OK ? ren__trace_session_end(rt) : status;
 }

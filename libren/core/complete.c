@@ -202,16 +202,33 @@ static void deliver(finisher *f, ren__slot *slot, ren_status status)
     chain_slot(f, slot);
 }
 
-/* The job's time on its stream as the host sees it: from issue to completion. */
-static void trace_job(ren_runtime *rt, const ren__slot *slot, uint32_t generation)
+/* Where the trace shows a job: on its stream, by the device's clock, with arrows from the submitter
+ * and to this thread; what a thread of ours did, on that thread's row. */
+static void trace_job(finisher *f, const ren__slot *slot, uint32_t generation, uint64_t began_ns)
 {
     static const char *const names[] = {"copy", "fill", "device", "host", "barrier", "work"};
-    uint64_t id = ren__job_id(generation, rt->tag, slot->road, slot->index);
-    uint32_t track = REN__TRACK_STREAM + slot->stream;
-    if (slot->launched_ns) {
-        ren__trace_span(&rt->trace, track, names[slot->kind], slot->launched_ns, slot->done_ns, id);
-        ren__trace_flow(&rt->trace, REN__TRACK_SUBMITTER, slot->launched_ns, track,
-                        slot->launched_ns, id);
+    ren__trace_slot *trace = &f->rt->trace;
+    uint64_t id = ren__job_id(generation, f->rt->tag, slot->road, slot->index);
+    uint32_t stream = REN__TRACK_STREAM + slot->stream;
+    uint32_t thread = REN__TRACK_COMPLETION + slot->lane;
+    if (slot->stamps && slot->stamps[0] && slot->stamps[1]) {
+        uint64_t begin = slot->stamps[0], end = slot->stamps[1];
+        const ren__trace_event span = {.kind = REN__TRACE_SPAN,
+                                       .track = stream,
+                                       .device = REN__TRACE_DEVICE,
+                                       .begin_ns = begin,
+                                       .end_ns = end,
+                                       .value = id,
+                                       .name = names[slot->kind]};
+        ren__trace_put(trace, &span);
+        ren__trace_flow(trace, "issue", REN__TRACK_SUBMITTER, slot->launched_ns, stream, begin,
+                        REN__TRACE_DEVICE_END);
+        ren__trace_flow(trace, "done", stream, ren__trace_inside(begin, end), thread, f->now_ns,
+                        REN__TRACE_DEVICE_BEGIN);
+    } else if (began_ns) {
+        ren__trace_span(trace, thread, names[slot->kind], began_ns, f->now_ns, id);
+    } else if (slot->launched_ns && !(slot->kind == REN__JOB_WORK && slot->as.work.timed)) {
+        ren__trace_instant(trace, stream, names[slot->kind], slot->done_ns, id);
     }
 }
 
@@ -237,8 +254,10 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
     ren_runtime *rt = f->rt;
     uint32_t generation =
         ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
+    uint64_t began_ns = 0;
     if (status == REN_OK && slot->on_host) {
         ring_waiters(f);
+        began_ns = ren__now_ns();
         status = work_on_host(rt, slot);
         f->now_ns = ren__now_ns();
     }
@@ -247,8 +266,10 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
     }
     slot->done_ns = f->now_ns;
     if (ren__trace_on(&rt->trace)) {
-        trace_job(rt, slot, generation);
+        trace_job(f, slot, generation, began_ns);
     }
+    ren__stamps_give(slot->stamps);
+    slot->stamps = NULL;
     if (slot->kind == REN__JOB_WORK) {
         finish_work(slot, status);
     }
@@ -296,7 +317,6 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
     batch->last = NULL;
     batch->jobs = 0;
     batch->notify_count = 0;
-    atomic_store_explicit(&lane->last_done_ns, f.now_ns, memory_order_relaxed);
     atomic_store_explicit(&lane->completed_commands, commands, memory_order_relaxed);
     /* seq_cst: release for the submitter, which may now reuse the batch and the memory it touched;
      * and ordered before the load of wants_credit, see blocked_push. */
@@ -309,26 +329,6 @@ void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t 
     if (ren__trace_on(&rt->trace)) {
         ren__trace_span(&rt->trace, REN__TRACK_COMPLETION + lane->index, "finish", start_ns,
                         ren__now_ns(), jobs);
-    }
-}
-
-void ren__lane_count_bubble(ren_runtime *rt, ren__lane *lane)
-{
-    uint64_t since = atomic_load_explicit(&lane->last_done_ns, memory_order_relaxed);
-    bool others = false;
-    for (uint32_t l = 0; l < rt->lanes_count; l++) {
-        const ren__lane *other = &rt->lanes[l];
-        others = others || (l != lane->index &&
-                            atomic_load_explicit(&other->completed, memory_order_relaxed) <
-                                atomic_load_explicit(&other->published, memory_order_relaxed));
-    }
-    if (since && others && rt->now_ns > since) {
-        for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
-            if (rt->lane_of[s] == lane->index) {
-                atomic_fetch_add_explicit(&rt->bubble_ns[s], rt->now_ns - since,
-                                          memory_order_relaxed);
-            }
-        }
     }
 }
 

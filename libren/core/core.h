@@ -47,6 +47,16 @@ typedef struct ren__region {
 ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out);
 void ren__region_free(ren_runtime *rt, ren__region *region); /* zeroed is fine */
 
+/* One training step that a trace has the device times of, for the stats. By stream; streams that
+ * share a lane count as the first of them. */
+typedef struct ren__step_times {
+    uint64_t tasks, events;
+    uint64_t latency_ns, issue_ns, device_ns;
+    uint64_t busy_ns[REN_STREAM_COUNT];
+    uint64_t bubble_ns[REN_STREAM_COUNT];
+} ren__step_times;
+void ren__runtime_count_times(ren_runtime *rt, const ren__step_times *times);
+
 /* ------------------------------------------------------------------ work */
 
 typedef struct ren__submit ren__submit; /* the submitter's view during one `issue` */
@@ -65,7 +75,8 @@ typedef struct ren__work {
     uint32_t need[REN_STREAM_COUNT]; /* commands that issue enqueues, by stream: the submitter holds
                                         the work back until the lanes have room for all */
     ren_priority priority;
-    ren_job wait; /* {0}, or a job that must be done first */
+    ren_job wait;   /* {0}, or a job that must be done first */
+    uint32_t timed; /* 1 = it tells the trace itself when its commands ran */
 } ren__work;
 
 /* As ren_post, with `work` in place of a descriptor's payload. */
@@ -81,6 +92,9 @@ void ren__submit_count_events(ren__submit *s, uint32_t recorded,
 void ren__submit_count_step(ren__submit *s, ren_path path);
 void ren__submit_count_graph(ren__submit *s, uint32_t captures, uint32_t updates,
                              uint32_t fallbacks);
+/* Memory for device times, all 0; NULL when no trace was ever open, or all of it is in use. To be
+ * given back by ren__stamps_give when the work is done. */
+uint64_t *ren__submit_stamps(ren__submit *s, uint32_t count);
 /* Call fn(user) once on `stream`'s completion thread when the lane has completed everything
  * enqueued on it so far (status REN_OK), or on a fault or abort (the error). At most 4 a work. */
 void ren__submit_notify(ren__submit *s, ren_stream stream,

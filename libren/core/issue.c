@@ -170,6 +170,23 @@ static ren_status enqueue(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
     }
 }
 
+/* With the job's own times on the device, while a trace is open. A stamp that is refused leaves its
+ * time unknown; that is no reason for a job to fail. */
+static ren_status enqueue_timed(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
+{
+    bool works =
+        slot->kind <= REN_JOB_DEVICE || (slot->kind == REN__JOB_WORK && !slot->as.work.timed);
+    slot->stamps = works && !slot->on_host ? ren__stamps_take(&rt->stamps, 2) : NULL;
+    if (!slot->stamps) {
+        return enqueue(rt, lane, slot);
+    }
+    (void)rt->api->stamp(rt->dev, lane->index, &slot->stamps[0]);
+    ren_status status = enqueue(rt, lane, slot);
+    (void)rt->api->stamp(rt->dev, lane->index, &slot->stamps[1]);
+    lane->commands += 2;
+    return status;
+}
+
 ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot)
 {
     ren_status status = REN_OK;
@@ -181,7 +198,8 @@ ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot
         status = wait_for_buffers(rt, lane, slot);
     }
     if (status == REN_OK) {
-        status = enqueue(rt, lane, slot);
+        status =
+            ren__trace_on(&rt->trace) ? enqueue_timed(rt, lane, slot) : enqueue(rt, lane, slot);
         if (!slot->on_host && slot->kind <= REN_JOB_DEVICE) {
             lane->commands++;
             lane->open_has_commands = true;
@@ -225,6 +243,11 @@ void ren__submit_count_graph(ren__submit *s, uint32_t captures, uint32_t updates
     atomic_fetch_add_explicit(&s->rt->graph_captures, captures, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->rt->graph_updates, updates, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->rt->graph_fallbacks, fallbacks, memory_order_relaxed);
+}
+
+uint64_t *ren__submit_stamps(ren__submit *s, uint32_t count)
+{
+    return ren__stamps_take(&s->rt->stamps, count);
 }
 
 void ren__submit_notify(ren__submit *s, ren_stream stream,

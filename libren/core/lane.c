@@ -34,9 +34,6 @@ ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane)
                             lane->index, ren__status_name(status));
             ren__runtime_set_lost(rt, &err);
         }
-        if (atomic_load_explicit(&lane->completed, memory_order_relaxed) + 1 == lane->open_seq) {
-            ren__lane_count_bubble(rt, lane);
-        }
     }
     batch->event_seq = lane->event_seq;
     batch->commands_end = lane->commands;

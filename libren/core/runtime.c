@@ -84,6 +84,16 @@ ren__trace_slot *ren__runtime_trace(ren_runtime *rt)
     return &rt->trace;
 }
 
+ren__stamps *ren__runtime_stamps(ren_runtime *rt)
+{
+    return &rt->stamps;
+}
+
+pthread_mutex_t *ren__runtime_trace_lock(ren_runtime *rt)
+{
+    return &rt->trace_lock;
+}
+
 ren_status ren__runtime_check_open(const ren_runtime *rt)
 {
     if (ren__runtime_is_forked(rt)) {
@@ -270,6 +280,7 @@ static void init_shared_state(ren_runtime *rt)
 {
     (void)pthread_mutex_init(&rt->register_lock, NULL);
     (void)pthread_mutex_init(&rt->fault_lock, NULL);
+    (void)pthread_mutex_init(&rt->trace_lock, NULL);
     ren__doorbell_init(&rt->submit_bell);
     ren__doorbell_init(&rt->done_bell);
     ren__doorbell_init(&rt->pump_bell);
@@ -367,6 +378,7 @@ static void free_memory(ren_runtime *rt)
     ren__trace_slot_deinit(&rt->trace);
     (void)pthread_mutex_destroy(&rt->register_lock);
     (void)pthread_mutex_destroy(&rt->fault_lock);
+    (void)pthread_mutex_destroy(&rt->trace_lock);
     if (rt->fork_guard) {
         (void)munmap((void *)(uintptr_t)rt->fork_guard, (size_t)sysconf(_SC_PAGESIZE));
     }
@@ -397,6 +409,7 @@ static void tear_down(ren_runtime *rt)
     }
     ren__buffers_deinit(rt);
     if (rt->dev) {
+        ren__stamps_deinit(&rt->stamps, rt->api, rt->dev);
         rt->api->close(rt->dev);
     }
     free_memory(rt);
@@ -605,6 +618,34 @@ ren_status ren__runtime_tick(ren_runtime *rt, uint32_t max_jobs, uint32_t *out_i
     return atomic_load_explicit(&rt->lost, memory_order_acquire) ? REN_ERR_DEVICE_LOST : REN_OK;
 }
 
+void ren__runtime_count_times(ren_runtime *rt, const ren__step_times *times)
+{
+    uint64_t sums[REN__TIMES];
+    memcpy(sums, times, sizeof sums);
+    for (size_t i = 0; i < REN__TIMES; i++) {
+        atomic_fetch_add_explicit(&rt->times[i], sums[i], memory_order_relaxed);
+    }
+    atomic_fetch_add_explicit(&rt->timed_steps, 1, memory_order_relaxed);
+}
+
+static void get_times(ren_runtime *rt, ren_stats *out)
+{
+    uint64_t sums[REN__TIMES];
+    ren__step_times times;
+    out->timed_steps = atomic_load_explicit(&rt->timed_steps, memory_order_relaxed);
+    for (size_t i = 0; i < REN__TIMES; i++) {
+        sums[i] = atomic_load_explicit(&rt->times[i], memory_order_relaxed);
+    }
+    memcpy(&times, sums, sizeof times);
+    out->timed_tasks = times.tasks;
+    out->timed_events = times.events;
+    out->timed_latency_ns = times.latency_ns;
+    out->timed_issue_ns = times.issue_ns;
+    out->timed_device_ns = times.device_ns;
+    memcpy(out->timed_busy_ns, times.busy_ns, sizeof times.busy_ns);
+    memcpy(out->bubble_ns, times.bubble_ns, sizeof times.bubble_ns);
+}
+
 void ren__runtime_stats(ren_runtime *rt, ren_stats *out)
 {
     ren__pool_stats pool;
@@ -632,8 +673,6 @@ void ren__runtime_stats(ren_runtime *rt, ren_stats *out)
     out->pool_driver_allocs = pool.driver_allocs;
     out->pool_driver_frees = pool.driver_frees;
     out->submit_ns = atomic_load_explicit(&rt->submit_ns, memory_order_relaxed);
-    for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
-        out->bubble_ns[s] = atomic_load_explicit(&rt->bubble_ns[s], memory_order_relaxed);
-    }
+    get_times(rt, out);
     out->abandoned_threads = atomic_load_explicit(&rt->abandoned_threads, memory_order_relaxed);
 }

@@ -65,6 +65,8 @@
 #define REN__WORKER_ABORT     (REN__LANES + 1u)
 #define REN__WORKERS          (REN__LANES + 2u)
 
+#define REN__TIMES (sizeof(ren__step_times) / sizeof(uint64_t))
+
 /* ------------------------------------------------------------------ the slot's word */
 
 enum {
@@ -146,6 +148,7 @@ struct ren__slot {
     uint64_t batch_seq;          /* [sub] the job's point, together with its lane */
     uint32_t drained_generation; /* [sub] the incarnation that has left its ring */
     ren_status call_status;      /* written by the device's lane before the batch completes */
+    uint64_t *stamps; /* [sub] device times of its own command; NULL = none. Until it is finished */
 
     ren__slot *issue_dependants; /* [sub] jobs that wait for this one to be issued */
     union {
@@ -255,7 +258,6 @@ typedef struct ren__lane {
     /* completion thread -> everyone */
     _Alignas(REN__CACHE_LINE) _Atomic uint64_t completed; /* newest completed batch */
     _Atomic uint64_t completed_commands;
-    _Atomic uint64_t last_done_ns;
 
     ren__batch batches[REN__BATCHES];
     ren_runtime *rt;
@@ -369,9 +371,12 @@ struct ren_runtime {
     _Atomic uint64_t graph_updates;
     _Atomic uint64_t graph_fallbacks;
     _Atomic uint64_t submit_ns;
-    _Atomic uint64_t bubble_ns[REN_STREAM_COUNT];
     _Atomic uint64_t abandoned_threads;
+    _Atomic uint64_t times[REN__TIMES]; /* sums of ren__step_times, member by member */
+    _Atomic uint64_t timed_steps;
     ren__trace_slot trace;
+    ren__stamps stamps;
+    pthread_mutex_t trace_lock; /* who begins or ends a trace */
 };
 
 /* The handle of the job that the slot holds now. */
@@ -442,8 +447,6 @@ ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot
 
 /* complete.c */
 void ren__lane_main(void *lane);
-void ren__lane_count_bubble(ren_runtime *rt,
-                            ren__lane *lane); /* submitter: the lane starts again */
 void ren__batch_finish(ren_runtime *rt, ren__lane *lane, uint64_t seq, uint32_t worker,
                        ren_status status);
 /* Finish one job: final status, dependants, counters, delivery. `worker` is the caller's row. */

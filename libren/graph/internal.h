@@ -127,7 +127,9 @@ struct ren__plan {
     void **addresses;     /* by value; NULL for EXTERNAL */
     ren__array externals; /* uint32_t: the EXTERNAL roots that tasks touch */
     uint32_t need[REN_STREAM_COUNT];
-    uint32_t torn; /* 1 = an issue failed half way: the lanes are not joined */
+    unsigned char *stamp_blocks; /* config.stamp_blocks of them, in the region */
+    uint64_t *stamps;            /* [sub] where an issue puts them; NULL = nowhere */
+    uint32_t torn;               /* 1 = an issue failed half way: the lanes are not joined */
     /* [sub] An unfinished issue: the task that it has come to, 1 = which is enqueued but for its
      * event, and the addresses (a block made by resolve). */
     uint32_t unfinished;
@@ -204,6 +206,8 @@ ren_status ren__plan_reorder(ren__plan *plan, const uint32_t *order);
 ren_status ren__plan_place(ren__plan *plan, ren_error *err);
 
 /* resolve.c */
+/* Credits are kept by lane, and so are times: each lane's go to the first stream that it runs. */
+ren_stream ren__plan_spokesman(const ren__plan *plan, uint32_t lane);
 void ren__plan_unresolve(ren__plan *plan);
 
 #endif

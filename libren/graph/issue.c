@@ -134,6 +134,16 @@ static ren_status wait_for_producers(issue *is, const ren__plan_node *node)
     return status;
 }
 
+/* For the trace. A stamp that is refused leaves its time unknown: no reason for a step to fail. */
+static ren_status stamp(issue *is, uint32_t lane, uint32_t index)
+{
+    if (!is->plan->stamps) {
+        return REN_OK;
+    }
+    ren_status status = is->api->stamp(is->dev, lane, &is->plan->stamps[index]);
+    return status == REN_ERR_DEVICE_LOST ? status : REN_OK;
+}
+
 static ren_status issue_task(issue *is, uint32_t t)
 {
     const ren__plan_node *node = &is->plan->nodes[t];
@@ -141,10 +151,16 @@ static ren_status issue_task(issue *is, uint32_t t)
     if (!is->launched) {
         status = wait_for_producers(is, node);
         if (status == REN_OK) {
+            status = stamp(is, node->lane, 2 * t);
+        }
+        if (status == REN_OK) {
             status = launch(is, t);
         }
         is->launched = status == REN_OK;
         is->lasting |= is->launched && is->plan->tasks[t].lasting;
+    }
+    if (status == REN_OK) {
+        status = stamp(is, node->lane, 2 * t + 1);
     }
     if (status == REN_OK && node->event != REN__NO_EVENT) {
         status = record(is, node->lane, is->plan->events[node->event]);
@@ -198,6 +214,7 @@ static void leave(const issue *is)
     plan->unfinished = 1;
     plan->left_task = is->task;
     plan->left_launched = is->launched;
+    plan->stamps = NULL; /* the step may have given them back by then */
     for (uint32_t i = 0; i < plan->externals.count; i++) {
         plan->left_external[roots[i]] = is->external[roots[i]];
     }
@@ -216,6 +233,11 @@ static ren_status check(const ren__plan *plan, void *const *external)
         }
     }
     return REN_OK;
+}
+
+void ren__plan_set_stamps(ren__plan *plan, uint64_t *stamps)
+{
+    plan->stamps = stamps;
 }
 
 ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *external, uint32_t fork,

@@ -54,6 +54,7 @@
 
 #include "../core/core.h"
 #include "../device/device.h"
+#include "../trace/trace.h"
 
 typedef enum ren__value_kind {
     REN__VALUE_EXTERNAL =
@@ -122,6 +123,7 @@ typedef struct ren__plan_config {
     ren_stream
         origin; /* all lanes start behind it and are joined to it at the end: UPDATE for steps */
     uint32_t reuse;          /* 1 = LOCAL values whose tasks are ordered anyway share memory */
+    uint32_t stamp_blocks;   /* blocks of device memory for stamps: see ren__plan_stamp_block */
     uint32_t replayed;       /* GREEDY: 1 = mostly as a graph, 0 = mostly task by task */
     ren__device_costs costs; /* GREEDY: of the device; zeros = of a small one */
 } ren__plan_config;
@@ -160,6 +162,28 @@ ren_status ren__plan_finish(ren__plan *plan, ren__submit *s);
 ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *external,
                              ren__graph **out, ren_error *err);
 
+typedef struct ren__plan_times {
+    uint64_t first_ns, last_ns; /* device times: the first task's start, the last one's end; 0 =
+                                   nothing is known */
+    ren__step_times sums;       /* tasks, events, device_ns, busy_ns and bubble_ns */
+} ren__plan_times;
+
+/* When the tasks ran. From now on an issue or capture puts a stamp before each task t, into
+ * stamps[2 t], and one behind it, into stamps[2 t + 1]; NULL = no stamps. They take two commands a
+ * task beside what ren__plan_need says. Submitter only. */
+void ren__plan_set_stamps(ren__plan *plan, uint64_t *stamps);
+/* Block `index` (of config.stamp_blocks) in device memory, of 2 stamps a task: for a capture, whose
+ * launches all write to one place. */
+uint64_t *ren__plan_stamp_block(const ren__plan *plan, uint32_t index);
+uint64_t ren__plan_stamps_bytes(const ren__plan *plan); /* of 2 stamps a task */
+/* Put what stamps say into the trace: a span for each task on its stream's row, arrows where one
+ * stream waits for another, from `before` (a time inside a span of TRANS) to the first task of each
+ * lane, and from the tasks that the plan's end waits for to `after`, a time on the origin's row; 0
+ * = no such arrows. Fills what *out says of the tasks themselves. Any thread, while the plan lives.
+ */
+void ren__plan_trace(const ren__plan *plan, ren__trace_slot *trace, const uint64_t *stamps,
+                     uint64_t value, uint64_t before, uint64_t after, ren__plan_times *out);
+
 /* For tests and dumps. */
 typedef struct ren__plan_counts {
     uint32_t tasks, values;
@@ -180,5 +204,7 @@ void *ren__plan_address(const ren__plan *plan, uint32_t value);
 /* Graphviz DOT: streams as colours, events as edges. Writes at most `bytes`, NUL-terminated;
  * returns the length needed without the NUL. */
 size_t ren__plan_dump(const ren__plan *plan, char *out, size_t bytes);
+/* What a task does, in a word: "conv_fwd", "copy"; static. */
+const char *ren__task_verb(const ren__task *task);
 
 #endif

@@ -5,7 +5,8 @@
  *           know, take one region of device memory, and work out every address once, so that issue
  *           only enqueues.
  * Threads   one; a slow call. Undone by ren__plan_destroy when nothing is in flight.
- * Memory    one region: LOCAL values first, then one workspace a lane, each at REN__ALIGN.
+ * Memory    one region: LOCAL values first, then one workspace a lane, then room for stamps, each
+ *           at REN__ALIGN.
  * Units     bytes.
  * Not here  packing of LOCAL values, see place.c.
  *
@@ -97,6 +98,21 @@ static ren_status place_saved(ren__plan *plan, ren_error *err)
     return ren__plan_place(plan, err);
 }
 
+uint64_t ren__plan_stamps_bytes(const ren__plan *plan)
+{
+    return 2u * sizeof(uint64_t) * plan->task_count;
+}
+
+static uint64_t stamp_block_bytes(const ren__plan *plan)
+{
+    return align_up(ren__plan_stamps_bytes(plan));
+}
+
+uint64_t *ren__plan_stamp_block(const ren__plan *plan, uint32_t index)
+{
+    return (uint64_t *)(void *)(plan->stamp_blocks + index * stamp_block_bytes(plan));
+}
+
 static ren_status take_memory(ren__plan *plan, ren_error *err)
 {
     uint64_t bytes = align_up(plan->packed_bytes);
@@ -105,6 +121,8 @@ static ren_status take_memory(ren__plan *plan, ren_error *err)
         at[l] = bytes;
         bytes += align_up(plan->lanes[l].workspace);
     }
+    uint64_t stamps_at = bytes;
+    bytes += plan->config.stamp_blocks * stamp_block_bytes(plan);
     if (bytes == 0) {
         return REN_OK;
     }
@@ -118,6 +136,7 @@ static ren_status take_memory(ren__plan *plan, ren_error *err)
         plan->lanes[l].workspace_ptr =
             plan->lanes[l].workspace ? advance(plan->region.ptr, at[l]) : NULL;
     }
+    plan->stamp_blocks = advance(plan->region.ptr, stamps_at);
     return REN_OK;
 }
 
@@ -203,8 +222,7 @@ static ren_status set_operands(ren__plan *plan, ren_error *err)
 
 /* ------------------------------------------------------------------ needs */
 
-/* Credits are kept by lane, so a lane's whole need goes to the first stream that it runs. */
-static ren_stream spokesman(const ren__plan *plan, uint32_t lane)
+ren_stream ren__plan_spokesman(const ren__plan *plan, uint32_t lane)
 {
     uint32_t s = 0;
     while (plan->config.lane_of[s] != lane) {
@@ -233,7 +251,7 @@ static void set_need(ren__plan *plan)
     memset(plan->need, 0, sizeof plan->need);
     for (uint32_t l = 0; l < REN__LANES; l++) {
         if (need[l]) {
-            plan->need[spokesman(plan, l)] = need[l];
+            plan->need[ren__plan_spokesman(plan, l)] = need[l];
         }
     }
 }
@@ -296,6 +314,8 @@ void ren__plan_unresolve(ren__plan *plan)
     plan->left_external = NULL;
     plan->unfinished = 0;
     memset(plan->need, 0, sizeof plan->need);
+    plan->stamp_blocks = NULL;
+    plan->stamps = NULL;
     plan->torn = 0;
     plan->rt = NULL;
 }

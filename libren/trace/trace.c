@@ -21,6 +21,11 @@
  *   records that are not: the hazard is a half-written name or time. A record is written once, so a
  *   ready one stays as it is.
  *
+ * Device times
+ *   A record keeps them as they are. Only when the trace ends is the device's clock known at two
+ *   moments, and the line through them turns all device times into the host's. It is the same line
+ *   for all, so what was in order on the device is in order in the file.
+ *
  * Format    Trace Event Format as Perfetto and chrome://tracing read it: one process, a thread per
  *           track; "X" complete events, "i" instants, "s"/"f" flow arrows, "M" names. Times are
  *           microseconds with three decimals, from begin; what began earlier is cut there.
@@ -32,6 +37,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "../core/error.h"
@@ -43,24 +49,20 @@ enum {
 };
 
 enum {
-    RECORD_SPAN = 0,
-    RECORD_INSTANT = 1,
-    RECORD_FLOW = 2
-};
-
-enum {
     OUTPUT_BYTES = 8192,
-    LINE_BYTES = 512 /* the longest event: two names of 6 bytes a character, five numbers */
+    LINE_BYTES = 512 /* the longest event: a name, each character escaped, and five numbers */
 };
 
 typedef struct trace_record {
     _Atomic uint32_t ready;
     uint8_t kind;
     uint8_t track;
-    uint8_t to_track; /* flows */
+    uint8_t to_track;
+    uint8_t device;
     uint64_t begin_ns;
     uint64_t end_ns;
-    uint64_t value; /* spans and instants: the argument; flows: the arrow's id */
+    uint64_t value;
+    const char *detail;
     char name[REN__TRACE_NAME_BYTES];
 } trace_record;
 
@@ -104,54 +106,22 @@ static void copy_name(char *out, const char *name)
     out[length] = '\0';
 }
 
-static void record(ren__trace_slot *slot, const trace_record *content, const char *name)
+void ren__trace_put(ren__trace_slot *slot, const ren__trace_event *event)
 {
     trace_record *r = enter(slot);
     if (r) {
-        r->kind = content->kind;
-        r->track = content->track;
-        r->to_track = content->to_track;
-        r->begin_ns = content->begin_ns;
-        r->end_ns = content->end_ns;
-        r->value = content->value;
-        copy_name(r->name, name);
-        atomic_store_explicit(&r->ready, 1, memory_order_release); /* partner: write_events' load */
+        r->kind = (uint8_t)event->kind;
+        r->track = (uint8_t)event->track;
+        r->to_track = (uint8_t)event->to_track;
+        r->device = (uint8_t)event->device;
+        r->begin_ns = event->begin_ns;
+        r->end_ns = event->end_ns;
+        r->value = event->value;
+        r->detail = event->detail;
+        copy_name(r->name, event->name);
+        atomic_store_explicit(&r->ready, 1, memory_order_release); /* partner: write_file's load */
     }
     leave(slot);
-}
-
-void ren__trace_record_span(ren__trace_slot *slot, uint32_t track, const char *name,
-                            uint64_t begin_ns, uint64_t end_ns, uint64_t arg)
-{
-    trace_record content = {.kind = RECORD_SPAN,
-                            .track = (uint8_t)track,
-                            .begin_ns = begin_ns,
-                            .end_ns = end_ns,
-                            .value = arg};
-    record(slot, &content, name);
-}
-
-void ren__trace_record_instant(ren__trace_slot *slot, uint32_t track, const char *name,
-                               uint64_t at_ns, uint64_t arg)
-{
-    trace_record content = {.kind = RECORD_INSTANT,
-                            .track = (uint8_t)track,
-                            .begin_ns = at_ns,
-                            .end_ns = at_ns,
-                            .value = arg};
-    record(slot, &content, name);
-}
-
-void ren__trace_record_flow(ren__trace_slot *slot, uint32_t from_track, uint64_t from_ns,
-                            uint32_t to_track, uint64_t to_ns, uint64_t id)
-{
-    trace_record content = {.kind = RECORD_FLOW,
-                            .track = (uint8_t)from_track,
-                            .to_track = (uint8_t)to_track,
-                            .begin_ns = from_ns,
-                            .end_ns = to_ns,
-                            .value = id};
-    record(slot, &content, "job");
 }
 
 /* ------------------------------------------------------------------ the file */
@@ -218,6 +188,9 @@ static const char *track_name(uint32_t track, char out[32])
     if (track == REN__TRACK_SUBMITTER) {
         return "submitter";
     }
+    if (track == REN__TRACK_STEP) {
+        return "steps";
+    }
     if (track < REN__TRACK_COMPLETION) {
         (void)snprintf(out, 32, "stream %s", stream_names[track - REN__TRACK_STREAM]);
     } else if (track < REN__TRACK_PUMP) {
@@ -248,33 +221,6 @@ static const char *micros(uint64_t ns, char out[32])
     return out;
 }
 
-/* The last span of each stream's track. */
-typedef struct streams {
-    uint64_t begin_ns[REN__TRACK_COUNT];
-    uint64_t end_ns[REN__TRACK_COUNT];
-} streams;
-
-static bool is_stream(uint32_t track)
-{
-    return track >= REN__TRACK_STREAM && track < REN__TRACK_COMPLETION;
-}
-
-/* A stream runs one job at a time, so a job that was launched while an earlier one ran began, at
- * the earliest, when that one ended. Its span is cut so, since spans of one track must not cross;
- * an arrow to it follows. Records of one stream are in the order of their ends. */
-static void fit_streams(streams *s, const trace_record *r, uint64_t *begin, uint64_t *end)
-{
-    if (r->kind == RECORD_SPAN && is_stream(r->track)) {
-        uint64_t free_from = s->end_ns[r->track];
-        *begin = *begin > free_from ? *begin : free_from;
-        *end = *end > *begin ? *end : *begin;
-        s->begin_ns[r->track] = *begin;
-        s->end_ns[r->track] = *end;
-    } else if (r->kind == RECORD_FLOW && is_stream(r->to_track)) {
-        *end = *end > s->begin_ns[r->to_track] ? *end : s->begin_ns[r->to_track];
-    }
-}
-
 /* A number, or text for those that a reader's floating point would round. */
 static const char *argument(uint64_t value, char out[32])
 {
@@ -282,53 +228,86 @@ static const char *argument(uint64_t value, char out[32])
     return out;
 }
 
-static void write_record(output *out, streams *s, const trace_record *r, uint64_t base_ns)
+/* The line through the two readings. Only what the clocks have drifted apart is a fraction: where
+ * they have not, times are exact, and everywhere they keep their order. */
+static uint64_t host_time(const ren__trace_clock *c, uint64_t device_ns)
+{
+    int64_t since = (int64_t)(device_ns - c->first.device_ns);
+    int64_t whole = (int64_t)(c->last.device_ns - c->first.device_ns);
+    int64_t drift = (int64_t)(c->last.host_ns - c->first.host_ns) - whole;
+    if (whole > 0 && drift != 0) {
+        since += (int64_t)((double)since * (double)drift / (double)whole);
+    }
+    return c->first.host_ns + (uint64_t)since;
+}
+
+/* The times since begin. False: the record has no place in this file. */
+static bool place_record(const trace_record *r, const ren__trace_clock *c, uint64_t base_ns,
+                         uint64_t *begin, uint64_t *end)
+{
+    *begin = r->begin_ns;
+    *end = r->end_ns;
+    if (r->device && !c->known) {
+        return false;
+    }
+    *begin = r->device & REN__TRACE_DEVICE_BEGIN ? host_time(c, *begin) : *begin;
+    *end = r->device & REN__TRACE_DEVICE_END ? host_time(c, *end) : *end;
+    if (r->device && *end < base_ns) {
+        return false; /* issued under an earlier trace */
+    }
+    *begin = *begin > base_ns ? *begin - base_ns : 0;
+    *end = *end > base_ns ? *end - base_ns : 0;
+    *end = *end > *begin ? *end : *begin;
+    return true;
+}
+
+/* `id` tells arrows apart. */
+static void write_record(output *out, const trace_record *r, uint64_t id, uint64_t begin,
+                         uint64_t end)
 {
     char name[2 * REN__TRACE_NAME_BYTES], from[32], length[32], value[32];
-    uint64_t begin = r->begin_ns > base_ns ? r->begin_ns - base_ns : 0;
-    uint64_t end = r->end_ns > base_ns ? r->end_ns - base_ns : 0;
-    end = end > begin ? end : begin;
-    fit_streams(s, r, &begin, &end);
+    const char *gap = r->detail ? " " : "", *detail = r->detail ? r->detail : "";
     (void)escaped(r->name, name);
     (void)micros(begin, from);
     (void)argument(r->value, value);
-    if (r->kind == RECORD_SPAN) {
+    if (r->kind == REN__TRACE_SPAN) {
         emit(out,
-             "{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"ren\",\"name\":\"%s\",\"ts\":%s,"
+             "{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"ren\",\"name\":\"%s%s%s\",\"ts\":%s,"
              "\"dur\":%s,\"args\":{\"value\":%s}},\n",
-             r->track + 1u, name, from, micros(end - begin, length), value);
-    } else if (r->kind == RECORD_INSTANT) {
+             r->track + 1u, name, gap, detail, from, micros(end - begin, length), value);
+    } else if (r->kind == REN__TRACE_INSTANT) {
         emit(out,
-             "{\"ph\":\"i\",\"s\":\"t\",\"pid\":1,\"tid\":%u,\"cat\":\"ren\",\"name\":\"%s\","
+             "{\"ph\":\"i\",\"s\":\"t\",\"pid\":1,\"tid\":%u,\"cat\":\"ren\",\"name\":\"%s%s%s\","
              "\"ts\":%s,\"args\":{\"value\":%s}},\n",
-             r->track + 1u, name, from, value);
+             r->track + 1u, name, gap, detail, from, value);
     } else {
         emit(out,
-             "{\"ph\":\"s\",\"pid\":1,\"tid\":%u,\"cat\":\"flow\",\"name\":\"%s\",\"id\":%s,"
-             "\"ts\":%s},\n",
-             r->track + 1u, name, value, from);
+             "{\"ph\":\"s\",\"pid\":1,\"tid\":%u,\"cat\":\"flow\",\"name\":\"%s\",\"id\":%" PRIu64
+             ",\"ts\":%s},\n",
+             r->track + 1u, name, id, from);
         emit(out,
              "{\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":%u,\"cat\":\"flow\",\"name\":\"%s\","
-             "\"id\":%s,\"ts\":%s},\n",
-             r->to_track + 1u, name, value, micros(end, length));
+             "\"id\":%" PRIu64 ",\"ts\":%s},\n",
+             r->to_track + 1u, name, id, micros(end, length));
     }
 }
 
-static int write_file(ren__trace *t)
+static int write_file(ren__trace *t, const ren__trace_clock *clock)
 {
     output out = {.fd = t->fd};
-    streams ends = {{0}, {0}};
     uint64_t claimed = atomic_load_explicit(&t->claimed, memory_order_relaxed);
     uint64_t count = claimed < t->capacity ? claimed : t->capacity;
     uint64_t lost = claimed - count;
     emit(&out, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     write_tracks(&out);
     for (uint64_t i = 0; i < count; i++) {
-        if (atomic_load_explicit(&t->records[i].ready,
-                                 memory_order_acquire)) { /* partner: record */
-            write_record(&out, &ends, &t->records[i], t->begin_ns);
-        } else {
+        const trace_record *r = &t->records[i];
+        uint64_t begin, end;
+        /* acquire; partner: ren__trace_put */
+        if (!atomic_load_explicit(&r->ready, memory_order_acquire)) {
             lost++;
+        } else if (place_record(r, clock, t->begin_ns, &begin, &end)) {
+            write_record(&out, r, i, begin, end);
         }
     }
     /* The list ends with an event, so that every other line may end with a comma. */
@@ -383,6 +362,7 @@ void ren__trace_slot_init(ren__trace_slot *slot)
     atomic_init(&slot->writers, 0);
     atomic_init(&slot->state, TRACE_CLOSED);
     slot->retired = NULL;
+    memset(&slot->clock, 0, sizeof slot->clock);
 }
 
 void ren__trace_slot_deinit(ren__trace_slot *slot)
@@ -436,13 +416,14 @@ ren_status ren__trace_begin(ren__trace_slot *slot, const char *path, uint32_t re
     return status;
 }
 
-ren_status ren__trace_end(ren__trace_slot *slot)
+ren__trace *ren__trace_close(ren__trace_slot *slot)
 {
-    if (!take_state(slot, TRACE_OPEN)) {
-        return REN_ERR_INVALID_ARGUMENT;
-    }
-    ren__trace *t = atomic_exchange(&slot->current, NULL);
-    int error = write_file(t);
+    return take_state(slot, TRACE_OPEN) ? atomic_exchange(&slot->current, NULL) : NULL;
+}
+
+ren_status ren__trace_write(ren__trace_slot *slot, ren__trace *t)
+{
+    int error = write_file(t, &slot->clock);
     if (close(t->fd) != 0 && error == 0 && errno != EINTR) {
         error = errno;
     }
@@ -451,4 +432,10 @@ ren_status ren__trace_end(ren__trace_slot *slot)
     collect(slot);
     set_state(slot, TRACE_CLOSED);
     return error ? REN_ERR_IO : REN_OK;
+}
+
+ren_status ren__trace_end(ren__trace_slot *slot)
+{
+    ren__trace *t = ren__trace_close(slot);
+    return t ? ren__trace_write(slot, t) : REN_ERR_INVALID_ARGUMENT;
 }

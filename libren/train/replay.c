@@ -39,6 +39,14 @@
  * has run and whatever a library sets up at first use is there: a capture must not allocate or
  * load.
  *
+ * Traced steps. While a trace is open a step's commands come with stamps of the device's clock.
+ * Task by task they go into the step's own pinned memory. A graph holds their addresses, so it puts
+ * them into the place's block of the plan, and a copy behind the launch takes them to the step's
+ * memory: the next launch for the place, which comes behind the copy, may write the block again. A
+ * graph with stamps is another capture, kept beside the one without; which of the two a step takes
+ * is all that a trace changes, and the steps in a row count for both. What is computed is the same,
+ * command for command.
+ *
  * Destroying. A graph goes with its plan, and a plan goes only when no step that was accepted with
  * it is unfinished. Nothing is destroyed by the submitter, which could not know whether a launch
  * still runs without asking the device.
@@ -63,9 +71,10 @@ void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan)
 
 void ren__replay_deinit(ren__replay *r)
 {
-    for (uint32_t p = 0; p < REN__REPLAY_PLACES; p++) {
-        if (r->graph[p]) {
-            ren__runtime_api(r->rt)->graph_destroy(ren__runtime_device(r->rt), r->graph[p]);
+    for (uint32_t i = 0; i < 2 * REN__REPLAY_PLACES; i++) {
+        ren__graph *graph = r->graph[i / REN__REPLAY_PLACES][i % REN__REPLAY_PLACES];
+        if (graph) {
+            ren__runtime_api(r->rt)->graph_destroy(ren__runtime_device(r->rt), graph);
         }
     }
     memset(r, 0, sizeof *r);
@@ -89,11 +98,13 @@ static void fall_back(ren__replay *r, ren__submit *s, const char *what, const ch
 }
 
 /* REN_OK also when the capture failed and the step is to go task by task. */
-static ren_status capture(ren__replay *r, ren__submit *s, void *const *external, uint32_t place)
+static ren_status capture(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
+                          uint32_t timed)
 {
     ren_error err;
     memset(&err, 0, sizeof err);
-    ren_status status = ren__plan_capture(r->plan, s, external, &r->graph[place], &err);
+    ren__plan_set_stamps(r->plan, timed ? ren__plan_stamp_block(r->plan, place) : NULL);
+    ren_status status = ren__plan_capture(r->plan, s, external, &r->graph[timed][place], &err);
     if (status == REN_OK) {
         ren__submit_count_graph(s, 1, 0, 0);
         return REN_OK;
@@ -105,34 +116,41 @@ static ren_status capture(ren__replay *r, ren__submit *s, void *const *external,
     return REN_OK;
 }
 
-static ren_status launch(ren__replay *r, ren__submit *s, uint32_t place)
+static ren_status launch(ren__replay *r, ren__submit *s, uint32_t place, uint64_t *stamps)
 {
+    const ren__device_api *api = ren__submit_api(s);
+    ren__device *dev = ren__submit_device(s);
     uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
-    ren_status status =
-        ren__submit_api(s)->graph_launch(ren__submit_device(s), lane, r->graph[place]);
+    ren_status status = api->graph_launch(dev, lane, r->graph[stamps != NULL][place]);
     if (status == REN_OK) {
         r->next_pause = REN__REPLAY_PAUSE;
     } else if (status != REN_ERR_DEVICE_LOST) {
         fall_back(r, s, "launched", ren__status_name(status));
     }
+    if (status == REN_OK && stamps) {
+        /* A copy that is refused leaves the times unknown: no reason for a step to fail. */
+        (void)api->copy(dev, lane, stamps, ren__plan_stamp_block(r->plan, place),
+                        ren__plan_stamps_bytes(r->plan));
+    }
     return status;
 }
 
 ren_status ren__replay_issue(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
-                             ren_path *out_path)
+                             uint64_t *stamps, ren_path *out_path)
 {
     ren_status status = REN_OK;
-    uint32_t paused = r->pause > 0;
+    uint32_t paused = r->pause > 0, timed = stamps != NULL;
     *out_path = REN_PATH_QUEUED;
     r->pause -= paused;
-    if (!paused && !r->graph[place] && r->run >= r->after) {
-        status = capture(r, s, external, place);
+    if (!paused && !r->graph[timed][place] && r->run >= r->after) {
+        status = capture(r, s, external, place, timed);
         paused = r->pause > 0;
     }
-    if (status == REN_OK && !paused && r->graph[place]) {
+    if (status == REN_OK && !paused && r->graph[timed][place]) {
         *out_path = REN_PATH_GRAPH;
-        status = launch(r, s, place);
+        status = launch(r, s, place, stamps);
     } else if (status == REN_OK) {
+        ren__plan_set_stamps(r->plan, stamps);
         status = ren__plan_issue(r->plan, s, external, 1, 0);
     }
     if (status != REN_OK) {

@@ -21,9 +21,9 @@ typedef struct ren__replay {
     ren_runtime *rt;
     ren__plan *plan;
     uint32_t after; /* steps in a row before a capture; UINT32_MAX = no graphs */
-    ren__graph *graph[REN__REPLAY_PLACES];
-    uint32_t run;   /* steps in a row issued without an error */
-    uint32_t pause; /* steps that still go task by task after a failure */
+    ren__graph *graph[2][REN__REPLAY_PLACES]; /* without stamps and with */
+    uint32_t run;                             /* steps in a row issued without an error */
+    uint32_t pause;                           /* steps that still go task by task after a failure */
     uint32_t next_pause;
 } ren__replay;
 
@@ -36,9 +36,10 @@ void ren__replay_deinit(ren__replay *r);
 void ren__replay_interrupt(ren__replay *r);
 
 /* Put the plan into the lanes, once. `external` are the addresses that belong to `place`, the same
- * ones each time. An error means that the step did not take place; the lanes are then as after a
- * broken ren__plan_issue. REN_PENDING as ren__plan_issue says it. */
+ * ones each time. `stamps`: pinned memory for those of the plan, or NULL. An error means that the
+ * step did not take place; the lanes are then as after a broken ren__plan_issue. REN_PENDING as
+ * ren__plan_issue says it. */
 ren_status ren__replay_issue(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
-                             ren_path *out_path);
+                             uint64_t *stamps, ren_path *out_path);
 
 #endif

@@ -135,6 +135,7 @@ static void step_finish(void *self, ren_completion *c)
         outcome->skipped = checked && !step->unfetched ? step->result->found_inf : 0;
     }
     c->step = outcome;
+    ren__step_clock_finish(step, c);
     consume(step, step->index);
     /* release: pairs with ren__trainer_plan's acquire; the plan may be dropped. */
     atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_release);
@@ -159,13 +160,16 @@ static ren_status transfer(const lanes *l, ren__step *step, uint32_t p)
     if (l->trans != l->update) {
         status = l->api->event_wait(l->dev, l->trans, t->end[p]);
     }
+    ren__step_stamp(step, l->s, REN_STREAM_TRANS, REN__STAMP_TRANSFER);
     for (uint32_t i = 0; i < t->input_count && status == REN_OK; i++) {
         status = l->api->copy(l->dev, l->trans, t->inputs[i].device[p], step->source[i],
                               t->inputs[i].row_bytes * step->batch);
+        ren__step_stamp(step, l->s, REN_STREAM_TRANS, REN__STAMP_INPUTS + i);
     }
     if (status == REN_OK) {
         status = l->api->copy(l->dev, l->trans, t->control_device[p], step->control,
                               sizeof(ren__control));
+        ren__step_stamp(step, l->s, REN_STREAM_TRANS, REN__STAMP_INPUTS + t->input_count);
     }
     ren__step_notice *notice = take_notice(step);
     if (notice) {
@@ -253,9 +257,15 @@ static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
         ren__replay_interrupt(&sp->phase[i].replay);
     }
     t->issued_plan = sp;
-    ren_status status = t->sync
-                            ? ren__plan_issue(pp->plan, l->s, pp->externals, 1, t->sync)
-                            : ren__replay_issue(&pp->replay, l->s, pp->externals, p, &step->path);
+    step->clock.plan = pp->plan;
+    ren_status status;
+    if (t->sync) {
+        ren__plan_set_stamps(pp->plan, step->clock.tasks);
+        status = ren__plan_issue(pp->plan, l->s, pp->externals, 1, t->sync);
+    } else {
+        status =
+            ren__replay_issue(&pp->replay, l->s, pp->externals, p, step->clock.tasks, &step->path);
+    }
     if (status == REN_PENDING) {
         /* relaxed: the step itself holds the plan until its finish. */
         atomic_fetch_add_explicit(&sp->in_flight, 1, memory_order_relaxed);
@@ -280,8 +290,10 @@ static ren_status report(const lanes *l, ren__step *step, uint32_t p)
         ren__submit_count_events(l->s, 1, 0);
     }
     t->known = NULL;
+    ren__step_stamp(step, l->s, REN_STREAM_UPDATE, REN__STAMP_RESULT);
     for (uint32_t attempt = 0; attempt < 2; attempt++) {
         status = l->api->copy(l->dev, l->update, step->result, t->state, sizeof(ren__state));
+        ren__step_stamp(step, l->s, REN_STREAM_UPDATE, REN__STAMP_RESULT_END);
         if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
             t->known = step->result;
             return status;
@@ -323,6 +335,7 @@ static ren_status step_issue(void *self, ren__submit *s)
                .update = ren__submit_lane(s, REN_STREAM_UPDATE)};
     uint32_t p = (uint32_t)(t->issue_count % REN__INPUT_SLOTS);
     ren_status status = REN_OK;
+    ren__step_clock_begin(step, s);
     if (step->uses_stage && !ren__stage_is_done(&step->stage)) {
         status = REN_ERR_ABORTED; /* the job that copies its input was given up */
     }
@@ -333,6 +346,7 @@ static ren_status step_issue(void *self, ren__submit *s)
         status = issue_all(&l, step, p);
         t->model->torn |= status != REN_OK;
     }
+    ren__step_clock_issued(step);
     ren__chain_issued(&t->model->chain, step->seq);
     return status;
 }
@@ -445,11 +459,15 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
     post.work.finish = step_finish;
     post.work.self = step;
     post.work.stream = REN_STREAM_UPDATE;
+    post.work.timed = 1;
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
         post.work.need[i] = step->plan->need[i] + REN__REJOIN_NEED;
     }
     post.work.need[REN_STREAM_TRANS] += t->input_count + 3;
     post.work.need[REN_STREAM_UPDATE] += 7 + MOST_COUNTS_COPIES;
+    for (uint32_t i = 0; step->timed && i < REN_STREAM_COUNT; i++) {
+        post.work.need[i] *= 3; /* at most two stamps for each command */
+    }
     if (step->uses_stage) {
         post.stage = ren__stage_run;
         post.stage_user = &step->stage;
@@ -503,6 +521,7 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     step->path = REN_PATH_QUEUED;
     step->updates = 0;
     step->unfetched = 0;
+    step->timed = ren__trace_on(ren__runtime_trace(t->rt));
     *step->control = t->scalars;
     step->control->step = step->index;
     step->plan->last_used = step->index;

@@ -79,6 +79,7 @@ static ren_status build_plan(ren_trainer *t, const ren__step_plan *sp, ren__phas
                                .lanes = ren__runtime_lanes(t->rt),
                                .origin = REN_STREAM_UPDATE,
                                .reuse = 1,
+                               .stamp_blocks = REN__REPLAY_PLACES,
                                .replayed = ren__replay_is_on(t->rt),
                                .costs = ren__runtime_caps(t->rt)->costs};
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
@@ -157,7 +158,10 @@ static ren_status make_plan(ren_trainer *t, ren__step_plan *sp, uint32_t batch, 
             status =
                 make_phase(t, sp, &sp->phase[i], t->window == 1 ? REN__PHASE_ONLY : phases[i], err);
             if (status == REN_OK) {
+                ren__plan_counts counts;
                 ren__plan_need(sp->phase[i].plan, need);
+                ren__plan_get_counts(sp->phase[i].plan, &counts);
+                sp->most_tasks = counts.tasks > sp->most_tasks ? counts.tasks : sp->most_tasks;
             }
             for (uint32_t k = 0; k < REN_STREAM_COUNT && status == REN_OK; k++) {
                 sp->need[k] = need[k] > sp->need[k] ? need[k] : sp->need[k];

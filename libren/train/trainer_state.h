@@ -14,6 +14,7 @@
 #include "model_state.h"
 #include "replay.h"
 #include "stage.h"
+#include "times.h"
 #include "trainer.h"
 
 #define REN__STEPS       8u  /* steps under way at most */
@@ -44,6 +45,7 @@ typedef struct ren__step_plan {
     uint8_t *frozen;  /* by parameter */
     ren__phase_plan phase[REN__STEP_PHASES];
     uint32_t need[REN_STREAM_COUNT]; /* of the phase that needs most */
+    uint32_t most_tasks;             /* likewise */
     uint64_t last_used;              /* [post] step index */
     /* Steps accepted with it and not finished. finish's release pairs with the acquire before the
      * plan is dropped. */
@@ -81,6 +83,8 @@ typedef struct ren__step {
     uint32_t unfetched;      /* [sub] its result could not be fetched */
     ren_step_result outcome; /* written by finish, read by the core behind it */
     uint32_t uses_stage;
+    uint32_t timed;        /* a trace was open when it was posted */
+    ren__step_clock clock; /* [sub], then finish; see times.h */
     /* The step's index until its inputs are consumed, then 0; see step.c. */
     _Atomic uint64_t unconsumed;
     /* Finish, and a notification while it looks. 0 = nobody; the release of the last one pairs with

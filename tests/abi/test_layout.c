@@ -91,7 +91,7 @@ static void test_layout_runtime(void)
     AT(ren_runtime_config, validate, 96);
     AT(ren_runtime_config, cuda, 104);
 
-    SIZE(ren_stats, 208);
+    SIZE(ren_stats, 296);
     AT(ren_stats, struct_size, 0);
     AT(ren_stats, jobs_posted, 8);
     AT(ren_stats, jobs_completed, 16);
@@ -114,6 +114,13 @@ static void test_layout_runtime(void)
     AT(ren_stats, submit_ns, 152);
     AT(ren_stats, bubble_ns, 160);
     AT(ren_stats, abandoned_threads, 200);
+    AT(ren_stats, timed_steps, 208);
+    AT(ren_stats, timed_tasks, 216);
+    AT(ren_stats, timed_events, 224);
+    AT(ren_stats, timed_latency_ns, 232);
+    AT(ren_stats, timed_issue_ns, 240);
+    AT(ren_stats, timed_device_ns, 248);
+    AT(ren_stats, timed_busy_ns, 256);
 }
 
 static void test_layout_jobs(void)

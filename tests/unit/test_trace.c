@@ -121,7 +121,8 @@ static void test_record_while_closed(void)
     scene_open(&s);
     CU_ASSERT_FALSE(ren__trace_on(&s.slot));
     ren__trace_span(&s.slot, REN__TRACK_PUMP, "nothing", 1, 2, 3);
-    ren__trace_record_span(&s.slot, REN__TRACK_PUMP, "nothing", 1, 2, 3);
+    const ren__trace_event event = {.name = "nothing"};
+    ren__trace_put(&s.slot, &event);
     CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_ERR_INVALID_ARGUMENT);
     CU_ASSERT_EQUAL(atomic_load(&s.slot.writers), 0);
     scene_close(&s);
@@ -142,7 +143,8 @@ static void test_end_writes_file(void)
                     8);
     ren__trace_span(&s.slot, REN__TRACK_COMPLETION + REN_STREAM_UPDATE, "reversed", later, 0, 9);
     ren__trace_instant(&s.slot, REN__TRACK_POST, "quote\" back\\ tab\t \xc3\xa9", later, 10);
-    ren__trace_flow(&s.slot, REN__TRACK_POST, later, REN__TRACK_PUMP + 15, later + 5000, 11);
+    ren__trace_flow(&s.slot, "event", REN__TRACK_POST, later, REN__TRACK_PUMP + 15, later + 5000,
+                    0);
     ren__trace_instant(&s.slot, REN__TRACK_PUMP + 3,
                        "a name that is longer than a record has room for, and is cut", later, 12);
     ren__trace_instant(&s.slot, REN__TRACK_PUMP + 3, NULL, later, UINT64_MAX);
@@ -152,12 +154,12 @@ static void test_end_writes_file(void)
     CU_ASSERT_TRUE(is_json(text));
     CU_ASSERT_PTR_NOT_NULL(
         strstr(text, "\"tid\":2,\"cat\":\"ren\",\"name\":\"early\",\"ts\":0.000,"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"tid\":4,\"cat\":\"ren\",\"name\":\"work\",\"ts\":"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"tid\":5,\"cat\":\"ren\",\"name\":\"work\",\"ts\":"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":12.345,\"args\":{\"value\":8}"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":0.000,\"args\":{\"value\":9}"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"quote\\\" back\\\\ tab? ??\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"s\",\"pid\":1,\"tid\":1,"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":28,"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":29,"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"a name that is longer than a record has\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":\"0xffffffffffffffff\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"lost_records\":\"0\""));
@@ -166,34 +168,130 @@ static void test_end_writes_file(void)
     scene_close(&s);
 }
 
-/* Proves: spans of one stream that were launched while an earlier one ran do not cross it in the
- * file, and the arrow to such a span points at it. Fails if the file shows a stream running two
- * jobs at once. */
-static void test_end_cuts_stream_spans(void)
+/* A trace whose device clock read `device` ns when the host's read the trace's begin, and `rate`
+ * device ns for a host ns since. */
+static void scene_clock(scene *s, uint64_t begin_ns, uint64_t device_ns, uint64_t rate)
 {
-    const uint32_t track = REN__TRACK_STREAM + REN_STREAM_TRANS;
+    ren__trace_clock *clock = &s->slot.clock;
+    clock->first = (ren__clock_pair){device_ns, begin_ns};
+    clock->last = (ren__clock_pair){device_ns + 1000000 * rate, begin_ns + 1000000};
+    clock->known = true;
+}
+
+static void put_span(scene *s, uint32_t device, uint64_t begin_ns, uint64_t end_ns, uint64_t value)
+{
+    const ren__trace_event event = {.kind = REN__TRACE_SPAN,
+                                    .track = REN__TRACK_STREAM,
+                                    .device = device,
+                                    .begin_ns = begin_ns,
+                                    .end_ns = end_ns,
+                                    .value = value,
+                                    .name = "conv",
+                                    .detail = "fwd"};
+    ren__trace_put(&s->slot, &event);
+}
+
+/* Proves: device times are put on the line through the two readings of the clock, each end by
+ * itself; what ended before the trace began is left out; without a reading all device times are.
+ * Fails on a wrong slope or origin, or if host times are converted too. */
+static void test_end_converts_device_times(void)
+{
     scene s;
     scene_open(&s);
     scene_begin(&s, 16);
-    uint64_t t0 = ren__now_ns() + 1000;
-    ren__trace_span(&s.slot, track, "first", t0, t0 + 5000, 1);
-    ren__trace_span(&s.slot, track, "second", t0 + 1000, t0 + 7000, 2);
-    ren__trace_flow(&s.slot, REN__TRACK_SUBMITTER, t0 + 1000, track, t0 + 1000, 2);
-    ren__trace_span(&s.slot, track, "third", t0 + 2000, t0 + 7000, 3);
-    ren__trace_span(&s.slot, track + 1, "elsewhere", t0, t0 + 9000, 4);
+    uint64_t begin = atomic_load(&s.slot.current) ? ren__now_ns() : 0;
+    scene_clock(&s, begin, 7000000000, 2);
+    put_span(&s, REN__TRACE_DEVICE, 7000000000 + 2000000, 7000000000 + 2000000 + 500, 1);
+    put_span(&s, 0, begin + 1000000, begin + 1000000 + 777, 2);
+    put_span(&s, REN__TRACE_DEVICE_END, begin, 7000000000 + 6000, 3);
+    put_span(&s, REN__TRACE_DEVICE, 7000000000 - 2000000000, 7000000000 - 1000000000, 4);
     CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
     char *text = read_file(s.path);
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":5.000,\"args\":{\"value\":1}"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":2.000,\"args\":{\"value\":2}"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":0.000,\"args\":{\"value\":3}"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":9.000,\"args\":{\"value\":4}"));
-    const char *second = strstr(text, "\"name\":\"second\",\"ts\":");
-    const char *arrow = strstr(text, "\"ph\":\"f\"");
-    arrow = arrow ? strstr(arrow, "\"ts\":") : NULL;
-    CU_ASSERT_FATAL(second && arrow);
-    CU_ASSERT_EQUAL(atof(second + 21), atof(arrow + 5));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"conv fwd\""));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":0.250,\"args\":{\"value\":1}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":0.777,\"args\":{\"value\":2}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":3.000,\"args\":{\"value\":3}"));
+    CU_ASSERT_PTR_NULL(strstr(text, "\"value\":4}"));
+    const char *one = strstr(text, "\"ts\":"), *two = one ? strstr(one + 1, "\"ts\":") : NULL;
+    CU_ASSERT_FATAL(one && two);
+    CU_ASSERT_EQUAL(atof(one + 5), atof(two + 5)); /* both at 1 ms */
+    free(text);
+    scene_begin(&s, 16);
+    s.slot.clock.known = false;
+    put_span(&s, REN__TRACE_DEVICE, 1, 2, 5);
+    put_span(&s, 0, ren__now_ns(), ren__now_ns() + 1, 6);
+    CU_ASSERT_EQUAL(ren__trace_end(&s.slot), REN_OK);
+    text = read_file(s.path);
+    CU_ASSERT_PTR_NULL(strstr(text, "\"value\":5}"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":6}"));
     free(text);
     scene_close(&s);
+}
+
+/* ------------------------------------------------------------------ memory for stamps */
+
+static ren_status pinned_alloc(ren__device *dev, uint64_t bytes, void **out)
+{
+    (void)dev;
+    *out = malloc(bytes);
+    return *out ? REN_OK : REN_ERR_NO_DEVICE_MEMORY;
+}
+
+static void pinned_free(ren__device *dev, void *ptr, uint64_t bytes)
+{
+    (void)dev;
+    (void)bytes;
+    free(ptr);
+}
+
+/* Proves: blocks are zeroed and do not overlap, also round the ring's end; what is given back in
+ * any order is taken again; while the oldest is under way and the ring is full nothing is given;
+ * before the first trace nothing is. Fails if a block is handed out twice, or lost for good. */
+static void test_stamps_ring(void)
+{
+    enum {
+        UNDER_WAY = 8
+    };
+    const ren__device_api api = {.host_alloc = pinned_alloc, .host_free = pinned_free};
+    static ren__stamps ring;
+    uint64_t *block[UNDER_WAY] = {NULL};
+    uint32_t size[UNDER_WAY] = {0};
+    unsigned long long seed = 7;
+    unsigned dirty = 0, shared = 0, refused = 0;
+    CU_ASSERT_PTR_NULL(ren__stamps_take(&ring, 1));
+    CU_ASSERT_EQUAL_FATAL(ren__stamps_open(&ring, &api, NULL), REN_OK);
+    CU_ASSERT_EQUAL(ren__stamps_open(&ring, &api, NULL), REN_OK);
+    for (uint64_t i = 1; i < 20000; i++) {
+        uint32_t k = (uint32_t)(ren_test_random(&seed) % UNDER_WAY);
+        for (uint32_t n = 0; n < size[k] && block[k]; n++) {
+            shared += block[k][n] != (block[k][0] >> 32 << 32 | n);
+        }
+        ren__stamps_give(block[k]);
+        size[k] = 1u + (uint32_t)(ren_test_random(&seed) % 10000u);
+        block[k] = ren__stamps_take(&ring, size[k]);
+        refused += !block[k];
+        for (uint32_t n = 0; n < size[k] && block[k]; n++) {
+            dirty += block[k][n] != 0;
+            block[k][n] = i << 32 | n;
+        }
+    }
+    CU_ASSERT_EQUAL(dirty, 0);
+    CU_ASSERT_EQUAL(shared, 0);
+    CU_ASSERT(refused < 10000);
+    for (uint32_t k = 0; k < UNDER_WAY; k++) {
+        ren__stamps_give(block[k]);
+    }
+    uint64_t *oldest = ren__stamps_take(&ring, 10);
+    uint64_t *rest = ren__stamps_take(&ring, REN__STAMP_ENTRIES / 2);
+    CU_ASSERT_PTR_NOT_NULL(oldest);
+    CU_ASSERT_PTR_NOT_NULL(rest);
+    ren__stamps_give(rest);
+    CU_ASSERT_PTR_NULL(ren__stamps_take(&ring, REN__STAMP_ENTRIES / 2));
+    ren__stamps_give(oldest);
+    rest = ren__stamps_take(&ring, REN__STAMP_ENTRIES / 2);
+    CU_ASSERT_PTR_NOT_NULL(rest);
+    ren__stamps_give(rest);
+    ren__stamps_deinit(&ring, &api, NULL);
 }
 
 /* Proves: a full buffer keeps the oldest records, counts the rest, and the file is still good. */
@@ -431,8 +529,8 @@ static void test_trace_of_a_runtime(void)
     char *text = read_file(s.path);
     CU_ASSERT_TRUE(is_json(text));
     CU_ASSERT_EQUAL(count_of(text, "\"tid\":1,\"cat\":\"ren\",\"name\":\"post\""), 5);
-    CU_ASSERT_EQUAL(count_of(text, "\"tid\":5,\"cat\":\"ren\",\"name\":\"barrier\""), 5);
-    CU_ASSERT_EQUAL(count_of(text, "\"tid\":16,\"cat\":\"ren\",\"name\":\"callback\""), 5);
+    CU_ASSERT_EQUAL(count_of(text, "\"tid\":6,\"cat\":\"ren\",\"name\":\"barrier\""), 5);
+    CU_ASSERT_EQUAL(count_of(text, "\"tid\":17,\"cat\":\"ren\",\"name\":\"callback\""), 5);
     free(text);
     /* A runtime that ends with its trace open writes it. */
     CU_ASSERT_EQUAL(ren_trace_begin(rt, s.path, &err), REN_OK);
@@ -446,7 +544,8 @@ static void test_trace_of_a_runtime(void)
 static const ren_test_case cases[] = {
     {"test_record_while_closed", test_record_while_closed},
     {"test_end_writes_file", test_end_writes_file},
-    {"test_end_cuts_stream_spans", test_end_cuts_stream_spans},
+    {"test_end_converts_device_times", test_end_converts_device_times},
+    {"test_stamps_ring", test_stamps_ring},
     {"test_record_when_full", test_record_when_full},
     {"test_begin_again", test_begin_again},
     {"test_begin_and_end_fail", test_begin_and_end_fail},
