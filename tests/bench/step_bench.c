@@ -20,11 +20,14 @@
  *           --cpu-threads N     of a large operation on the CPU device; default libren's
  *           --module FILE       libren_cuda.so
  *           --autotune 1        the CUDA device times what its libraries offer
+ *           --trace FILE        keep the trace of the last case
  *           --quiet SECONDS     for as long, per model, repeat runs during which other processes
  *                               used more than a tenth of a processor
  *           and those of bench.h. sync, async and planned are printed as a ratio, too.
- * Metrics   step_ms, events_per_step (recorded), bubble_share (see step_session.h), nodes
- *           (tasks of the plan).
+ * Metrics   step_ms, events_per_step (recorded), nodes (tasks of the plan); and, from up to 50
+ *           traced steps behind the others: bubble_share (see step_session.h), latency_ms (from
+ *           post to completion, two steps under way), issue_us (the submitter's share),
+ *           waits_per_step (of one stream for another's event).
  *           Printed only: processor time and context switches of all threads, per step; and the
  *           processors that other processes kept busy.
  */
@@ -53,6 +56,7 @@ typedef struct options {
     ren_device_kind device;
     const char *models, *precisions, *paths; /* comma-separated; NULL = default */
     const char *module_path;
+    const char *trace;
     uint32_t batch, steps, streams, cpu_threads, quiet_s, autotune;
 } options;
 
@@ -74,11 +78,12 @@ static int read_option(int argc, char **argv, int i)
         const char *flag;
         const char **text;
         uint32_t *number;
-    } flags[] = {{"--model", &opt.models, NULL},    {"--precision", &opt.precisions, NULL},
-                 {"--path", &opt.paths, NULL},      {"--module", &opt.module_path, NULL},
-                 {"--batch", NULL, &opt.batch},     {"--steps", NULL, &opt.steps},
-                 {"--streams", NULL, &opt.streams}, {"--cpu-threads", NULL, &opt.cpu_threads},
-                 {"--quiet", NULL, &opt.quiet_s},   {"--autotune", NULL, &opt.autotune}};
+    } flags[] = {{"--model", &opt.models, NULL},     {"--precision", &opt.precisions, NULL},
+                 {"--path", &opt.paths, NULL},       {"--module", &opt.module_path, NULL},
+                 {"--batch", NULL, &opt.batch},      {"--steps", NULL, &opt.steps},
+                 {"--streams", NULL, &opt.streams},  {"--cpu-threads", NULL, &opt.cpu_threads},
+                 {"--trace", &opt.trace, NULL},      {"--quiet", NULL, &opt.quiet_s},
+                 {"--autotune", NULL, &opt.autotune}};
     if (i + 1 >= argc) {
         return 0;
     }
@@ -232,7 +237,9 @@ static double report(const path_case *c, const bench *b)
     double low, high, ignored;
     double step = median_of(c, offsetof(step_figures, step_ns), &low, &high) / 1e6;
     double events = median_of(c, offsetof(step_figures, events), &ignored, &ignored);
-    double bubble = median_of(c, offsetof(step_figures, bubble), &ignored, &ignored);
+    step_times times = step_session_trace(c->session, c->steps < 50 ? c->steps : 50,
+                                          opt.trace ? opt.trace : "/dev/null");
+    double bubble = times.bubble;
     double cpu = median_of(c, offsetof(step_figures, cpu_ns), &ignored, &ignored) / 1e6;
     double switches = median_of(c, offsetof(step_figures, switches), &ignored, &ignored);
     uint32_t nodes = step_session_nodes(c->session);
@@ -243,6 +250,9 @@ static double report(const path_case *c, const bench *b)
     bench_row(b, c->name, "events_per_step", "events", events);
     bench_row(b, c->name, "bubble_share", "share", bubble);
     bench_row(b, c->name, "nodes", "tasks", nodes);
+    bench_row(b, c->name, "latency_ms", "ms", times.latency_ns / 1e6);
+    bench_row(b, c->name, "issue_us", "us", times.issue_ns / 1e3);
+    bench_row(b, c->name, "waits_per_step", "waits", times.events);
     return step;
 }
 

@@ -5,18 +5,15 @@
  * the step, and sleeps until a completion waits for its pump once two steps are under way. All of
  * that is inside the time of a step.
  *
- * Bubbles. The CPU device's lanes are threads, so what they did not use of the processors is known
- * exactly: libren starts its threads through hooks of ours, which keep the clocks of the lanes. For
- * other devices ren_stats tells.
+ * Bubbles and the other device times come from a trace of some more steps, behind those that are
+ * timed: stamps take time themselves.
  */
 #include "step_session.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../../libren/graph/plan.h"
@@ -29,18 +26,9 @@ enum {
     FIRST_LOSSES = 32
 };
 
-/* A thread of libren's. */
-typedef struct worker {
-    pthread_t thread;
-    void (*entry)(void *arg);
-    void *arg;
-} worker;
-
 struct step_session {
     step_config config;
     ren_runtime *rt;
-    clockid_t lane_clocks[REN_STREAM_COUNT]; /* CPU device: processor time of each lane's thread */
-    uint32_t lane_count;
     ren_model *model;
     ren_trainer *trainer;
     void *data[BATCHES][BENCH_MODEL_INPUTS];
@@ -61,46 +49,6 @@ static void must(const step_session *s, ren_status status, const char *what)
     }
 }
 
-/* ------------------------------------------------------------------ threads */
-
-static void *worker_main(void *arg)
-{
-    worker *w = arg;
-    w->entry(w->arg);
-    return NULL;
-}
-
-static int worker_start(void *user, const char *name, void (*entry)(void *arg), void *arg,
-                        void **out_thread)
-{
-    step_session *s = user;
-    worker *w = malloc(sizeof *w);
-    if (!w) {
-        return 1;
-    }
-    w->entry = entry;
-    w->arg = arg;
-    if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
-        free(w);
-        return 1;
-    }
-    (void)pthread_setname_np(w->thread, name);
-    if (strncmp(name, "ren-cpu-", 8) == 0 && s->lane_count < REN_STREAM_COUNT) {
-        s->lane_count +=
-            pthread_getcpuclockid(w->thread, &s->lane_clocks[s->lane_count]) == 0 ? 1 : 0;
-    }
-    *out_thread = w;
-    return 0;
-}
-
-static void worker_join(void *user, void *thread)
-{
-    worker *w = thread;
-    (void)user;
-    (void)pthread_join(w->thread, NULL);
-    free(w);
-}
-
 /* ------------------------------------------------------------------ life */
 
 static bool is_missing(ren_status status)
@@ -113,7 +61,6 @@ static ren_status open_runtime(step_session *s, ren_error *err)
 {
     const step_config *c = &s->config;
     ren_runtime_config config = ren_runtime_config_default();
-    ren_threads threads = ren_threads_default();
     ren_cuda_options cuda = ren_cuda_options_default();
     bool one_stream = c->path == STEP_SYNC || c->path == STEP_ASYNC || c->path == STEP_GRAPH1;
     config.device = c->device;
@@ -124,10 +71,6 @@ static ren_status open_runtime(step_session *s, ren_error *err)
     config.seed = 1;
     cuda.autotune = c->autotune;
     config.cuda = &cuda;
-    threads.start = worker_start;
-    threads.join = worker_join;
-    threads.user = s;
-    config.threads = &threads;
     return ren_runtime_create(&config, &s->rt, err);
 }
 
@@ -270,7 +213,6 @@ typedef struct sample {
     uint64_t wall_ns;
     double cpu_ns;
     double switches;
-    double lanes_ns;  /* processor time of the lanes */
     double system_ns; /* of the whole system; 0 when unknown */
     ren_stats stats;
 } sample;
@@ -303,29 +245,9 @@ static sample take_sample(const step_session *s)
     now.cpu_ns = 1e9 * (seconds(used.ru_utime) + seconds(used.ru_stime));
     now.system_ns = system_ns();
     now.switches = (double)(used.ru_nvcsw + used.ru_nivcsw);
-    for (uint32_t i = 0; i < s->lane_count; i++) {
-        struct timespec t;
-        (void)clock_gettime(s->lane_clocks[i], &t);
-        now.lanes_ns += (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-    }
     must(s, ren_runtime_stats(s->rt, &now.stats), "stats");
     now.wall_ns = bench_now_ns();
     return now;
-}
-
-static double bubble(const step_session *s, const sample *from, const sample *to)
-{
-    double wall_ns = (double)(to->wall_ns - from->wall_ns);
-    if (s->lane_count) {
-        long cores = sysconf(_SC_NPROCESSORS_ONLN);
-        double most = s->lane_count < cores ? s->lane_count : (double)cores;
-        return 1.0 - (to->lanes_ns - from->lanes_ns) / (wall_ns * most);
-    }
-    double share = 0;
-    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
-        share += (double)(to->stats.bubble_ns[i] - from->stats.bubble_ns[i]) / wall_ns;
-    }
-    return share / REN_STREAM_COUNT;
 }
 
 step_figures step_session_run(step_session *s, uint32_t steps)
@@ -342,7 +264,7 @@ step_figures step_session_run(step_session *s, uint32_t steps)
     wait_until(s, 0);
     sample to = take_sample(s);
     double wall_ns = (double)(to.wall_ns - from.wall_ns);
-    step_figures f = {
+    return (step_figures){
         .step_ns = wall_ns / steps,
         .events = (double)(to.stats.events_recorded - from.stats.events_recorded) / steps,
         .cpu_ns = (to.cpu_ns - from.cpu_ns) / steps,
@@ -351,8 +273,36 @@ step_figures step_session_run(step_session *s, uint32_t steps)
         .on_path = to.stats.steps_graph - from.stats.steps_graph ==
                    (s->config.path >= STEP_GRAPH1 ? steps : 0),
     };
-    f.bubble = bubble(s, &from, &to);
-    return f;
+}
+
+step_times step_session_trace(step_session *s, uint32_t steps, const char *path)
+{
+    ren_stats from = ren_stats_default(), to = from;
+    step_times t = {0};
+    ren_error err = {0};
+    ren_status status = ren_trace_begin(s->rt, path, &err);
+    must(s, status, err.text);
+    (void)step_session_run(s, 4); /* both slots' graphs with stamps are made */
+    must(s, ren_runtime_stats(s->rt, &from), "stats");
+    (void)step_session_run(s, steps);
+    must(s, ren_runtime_drain(s->rt, REN_TIMEOUT_INFINITE), "drain");
+    must(s, ren_runtime_stats(s->rt, &to), "stats");
+    must(s, ren_trace_end(s->rt), "the end of a trace");
+    double busy = 0, idle = 0, n = (double)(to.timed_steps - from.timed_steps);
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        double bubble = (double)(to.bubble_ns[i] - from.bubble_ns[i]);
+        /* Of a stream that only copies there is no bubble. */
+        busy += bubble > 0 ? (double)(to.timed_busy_ns[i] - from.timed_busy_ns[i]) : 0;
+        idle += bubble;
+    }
+    if (n > 0) {
+        t.bubble = busy + idle > 0 ? idle / (busy + idle) : 0;
+        t.latency_ns = (double)(to.timed_latency_ns - from.timed_latency_ns) / n;
+        t.issue_ns = (double)(to.timed_issue_ns - from.timed_issue_ns) / n;
+        t.device_ns = (double)(to.timed_device_ns - from.timed_device_ns) / n;
+        t.events = (double)(to.timed_events - from.timed_events) / n;
+    }
+    return t;
 }
 
 uint32_t step_session_nodes(const step_session *s)

@@ -39,13 +39,21 @@ typedef struct step_config {
 typedef struct step_figures {
     double step_ns;  /* wall time over steps */
     double events;   /* recorded per step */
-    double bubble;   /* CPU device: share of the processors that its lanes could have used and did
-                       not; else mean of the streams' bubble_ns over the wall time */
     double cpu_ns;   /* processor time of all threads, per step */
     double switches; /* context switches of all threads, per step */
     double others;   /* processors that other processes kept busy meanwhile */
     bool on_path;    /* every step took the path that was asked for */
 } step_figures;
+
+/* Of traced steps, each: device times, with stamps between the tasks. */
+typedef struct step_times {
+    double bubble; /* share of the streams' time, each from its first task of a step to its last,
+                          in which they ran none */
+    double latency_ns; /* from post to completion */
+    double issue_ns;   /* the submitter's time */
+    double device_ns;  /* from the first task to the last */
+    double events;     /* waits of one stream for another's event */
+} step_times;
 
 typedef struct step_session step_session;
 
@@ -55,6 +63,9 @@ void step_session_close(step_session *s); /* NULL is fine */
 
 /* Post `steps` steps, at most two under way at a time, and wait for the last. */
 step_figures step_session_run(step_session *s, uint32_t steps);
+
+/* Some more steps under a trace, which goes to `path`. */
+step_times step_session_trace(step_session *s, uint32_t steps, const char *path);
 
 uint32_t step_session_nodes(const step_session *s); /* tasks of the plan */
 
