@@ -348,6 +348,7 @@ void ren__cuda_close(ren__device *dev)
         }
         ren__cuda_dnn_close(dev);
         ren__cuda_tune_forget(dev);
+        ren__cuda_tickets_free(dev);
         for (uint32_t i = 0; i < dev->lanes; i++) {
             close_lane(&dev->lane[i]);
         }

@@ -63,6 +63,8 @@ struct ren__device {
     uint64_t memory_limit;
     cudaStream_t tuning;           /* under op_lock, as is `tuned`; see tune.h */
     struct ren__cuda_tuned *tuned; /* a list */
+    uint32_t *tickets;             /* device memory; made under op_lock; see ticket.c */
+    uint64_t tickets_taken[16];    /* a bit for each, under `lock` */
 
     pthread_mutex_t lock;    /* memory accounts and the fault; nothing is called under it */
     pthread_mutex_t op_lock; /* op_create, and with it the making of library handles */
@@ -182,7 +184,8 @@ struct ren__op {
     ren_status (*launch)(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                          void *const operands[REN__OPERANDS], void *workspace);
     void (*destroy)(ren__op *op);
-    ren__op *inner; /* half.c: what computes; linear.c: what sums dy's rows; else NULL */
+    uint32_t *ticket; /* a word of device memory, or NULL: see ticket.c */
+    ren__op *inner;   /* half.c: what computes; linear.c: what sums dy's rows; else NULL */
     union {
         ren__cuda_half half;
         ren__cuda_linear linear;
@@ -210,6 +213,11 @@ ren_status ren__cuda_op_create_within(ren__device *dev, uint32_t lane, const ren
 /* Count bytes of device memory against the limit, and give them back (memory.c). */
 ren_status ren__cuda_account(ren__device *dev, uint64_t bytes);
 void ren__cuda_unaccount(ren__device *dev, uint64_t bytes);
+
+/* A word of device memory that is 0 between launches; NULL when there is none (ticket.c). */
+uint32_t *ren__cuda_ticket_take(ren__device *dev);
+void ren__cuda_ticket_give(ren__device *dev, uint32_t *ticket); /* NULL is fine */
+void ren__cuda_tickets_free(ren__device *dev);                  /* at close */
 
 /* What computes an operation that no library and no kernel takes with the dtypes that it has: 0
  * when one does, else 1 with the description for it in *out. `refused` 1: the first choice was
