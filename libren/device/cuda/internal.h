@@ -36,13 +36,30 @@ typedef struct ren__cuda_driver {
     CUresult (*device_get)(CUdevice *device, int ordinal);
     CUresult (*primary_retain)(CUcontext *ctx, CUdevice device);
     CUresult (*primary_release)(CUdevice device);
+    CUresult (*device_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
+    CUresult (*write_value)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
 } ren__cuda_driver;
+
+/* How far a lane has come, in pinned memory that its stream writes; a cache line for each lane. */
+typedef struct ren__cuda_counter {
+    _Alignas(64) _Atomic uint64_t value;
+} ren__cuda_counter;
+
+/* Written by event_record and read by event_sync, whose caller knows of the record. */
+struct ren__event {
+    cudaEvent_t event;
+    uint32_t for_host_wait;
+    uint32_t lane;  /* of the latest record */
+    uint64_t count; /* what the lane's counter is then; 0 = the counter does not tell */
+};
 
 /* A stream and the library handles bound to it. Handles are made by the first operation that needs
  * them, under op_lock, and only used by launches afterwards: a cuDNN handle serves one thread at a
  * time, so questions are put to the handle of `dnn` instead. */
 typedef struct ren__cuda_lane {
     cudaStream_t stream;
+    uint64_t
+        counted; /* the newest value that the stream writes into its counter; the submitter's */
     cudnnHandle_t cudnn;
     cublasLtHandle_t blas;
 } ren__cuda_lane;
@@ -61,7 +78,9 @@ struct ren__device {
     struct ren__cuda_dnn *dnn; /* under op_lock: plans of cuDNN, made when first needed (dnn.h) */
     ren__device_caps caps;
     uint64_t memory_limit;
-    cudaStream_t tuning;           /* under op_lock, as is `tuned`; see tune.h */
+    ren__cuda_counter *counters; /* by lane; NULL where the device cannot write them, see lanes.c */
+    CUdeviceptr counters_at;     /* the same for the device */
+    cudaStream_t tuning;         /* under op_lock, as is `tuned`; see tune.h */
     struct ren__cuda_tuned *tuned; /* a list */
     uint32_t *tickets;             /* device memory; made under op_lock; see ticket.c */
     uint64_t tickets_taken[16];    /* a bit for each, under `lock` */
