@@ -11,8 +11,8 @@
 
 #include "dnn.h"
 
-#define RANKED    24          /* asked of the library at most */
-#define WORKSPACE (64u << 20) /* bytes; all operations of a lane share one of the largest need */
+#define RANKED    24           /* asked of the library at most */
+#define WORKSPACE (256u << 20) /* bytes; all operations of a lane share one of the largest need */
 
 /* May an engine with these notes serve? */
 static int may_serve(ren__device *dev, const ren__cuda_dnn_signature *s,
