@@ -858,7 +858,9 @@ REN_API ren_tensor ren_gelu(ren_model *m, const char *name, ren_tensor x,
  * inference. */
 REN_API ren_tensor ren_dropout(ren_model *m, const char *name, ren_tensor x,
                                const ren_dropout_options *options);
-/* a + b, of equal shape. */
+/* a + b, of equal shape. The sum of two losses is a loss again: a trainer of it trains for both,
+ * and its gradient is the sum of theirs. In one such sum, sums of sums included, each loss counts
+ * once. */
 REN_API ren_tensor ren_add(ren_model *m, const char *name, ren_tensor a, ren_tensor b);
 /* Joins `count` (1..16) tensors along the last axis; the other dims are equal. */
 REN_API ren_tensor ren_concat(ren_model *m, const char *name, const ren_tensor *xs, uint32_t count);
@@ -992,7 +994,8 @@ static inline ren_trainer_config ren_trainer_config_default(void)
 }
 
 /* Plan the training of a model for a scalar loss, and take all memory that it needs.
- * Returns   REN_OK; REN_ERR_SHAPE (loss is not a loss of this model); REN_ERR_UNSUPPORTED;
+ * Returns   REN_OK; REN_ERR_SHAPE (loss is not a loss of this model); REN_ERR_UNSUPPORTED (a
+ *           regression's target depends on parameters; a loss is added twice; over 64 inputs);
  *           REN_ERR_BUSY (the model has a trainer); REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY;
  *           REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT; the builder's error
  * Threads   the builder's.   In callbacks  no.

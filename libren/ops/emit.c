@@ -38,17 +38,11 @@ const ren__op_family *ren__op_family_of(ren__node_kind kind)
 
 /* ------------------------------------------------------------------ tasks */
 
-static uint32_t is_loss(const ren__node *n)
-{
-    const ren__op_family *family = families[n->kind];
-    return family && family->is_loss;
-}
-
 ren__tensor_desc ren__emit_full_desc(const ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];
     ren__tensor_desc desc = n->out;
-    if (!is_loss(n)) {
+    if (!n->is_loss) {
         desc.dims[0] = e->batch;
     }
     return desc;
@@ -57,7 +51,7 @@ ren__tensor_desc ren__emit_full_desc(const ren__emitter *e, uint32_t index)
 ren__tensor_desc ren__emit_desc(const ren__emitter *e, uint32_t index)
 {
     ren__tensor_desc desc = ren__emit_full_desc(e, index);
-    if (desc.dtype == REN_F32 && !is_loss(e->nodes[index])) {
+    if (desc.dtype == REN_F32 && !e->nodes[index]->is_loss) {
         desc.dtype = e->precision;
     }
     return desc;

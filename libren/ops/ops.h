@@ -65,7 +65,8 @@ typedef struct ren__node {
     ren__activation activation;
     float alpha; /* slope, probability, delta, label smoothing, momentum */
     float eps;
-    uint32_t layer; /* dropout: distinguishes the masks of two layers */
+    uint32_t layer;   /* dropout: distinguishes the masks of two layers */
+    uint32_t is_loss; /* one f32: of a loss family, or a sum of two losses */
 } ren__node;
 
 typedef enum ren__param_init {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/ops/shape_ops.c - sum of two tensors, join along the last axis, flatten.
  *
- * Sum       a + b of equal shape. Backward: both inputs share the output's gradient, no copy.
+ * Sum       a + b of equal shape. Backward: both inputs share the output's gradient, no copy. The
+ *           sum of two losses is a loss; its gradient with respect to each is 1, which losses begin
+ *           with by themselves.
  * Concat    [.., C_1] .. [.., C_n] to [.., C_1 + .. + C_n]. Backward: a split; inputs that need no
  *           gradient get theirs into memory that nobody reads.
  * Flatten   [N, H, W, C] to [N, H W C]: the same memory under another shape, in both passes.
@@ -18,6 +20,10 @@
 static ren_status add_shape(const ren__node *n, const ren__shape_in *in, ren__tensor_desc *out,
                             ren__shape_error *err)
 {
+    if (in[0].is_loss && in[1].is_loss) {
+        *out = in[0].desc;
+        return REN_OK;
+    }
     for (uint32_t i = 0; i < 2; i++) {
         ren_status status = ren__shape_expect(n, &in[i], 0, err);
         if (status != REN_OK) {
@@ -54,8 +60,10 @@ static void add_forward(ren__emitter *e, uint32_t index)
 static void add_backward(ren__emitter *e, uint32_t index)
 {
     const ren__node *n = e->nodes[index];
-    ren__emit_grad(e, n, n->inputs[0], e->grads[index]);
-    ren__emit_grad(e, n, n->inputs[1], e->grads[index]);
+    if (!n->is_loss) {
+        ren__emit_grad(e, n, n->inputs[0], e->grads[index]);
+        ren__emit_grad(e, n, n->inputs[1], e->grads[index]);
+    }
 }
 
 /* ------------------------------------------------------------------ concat */

@@ -6,6 +6,9 @@
  * backward pass is the needed nodes in reverse: when a node's turn comes, everyone who reads its
  * output has added to its gradient. The data gradient of a layer whose input needs none, as the
  * first one's, is never asked for; nor is one that only frozen parameters would use.
+ *
+ * The target of training is a loss or a sum of losses. Every loss below it begins a backward pass
+ * of its own, with the gradient 1: sums have none to hand on. So none may be counted twice.
  */
 #include "diff.h"
 
@@ -97,6 +100,31 @@ static void mark_wanted(ren__diff *d)
     }
 }
 
+/* What the losses that the target needs may not be. */
+static ren_status check_losses(ren__diff *d, ren_error *err)
+{
+    const ren_model *m = d->model;
+    for (uint32_t i = 0; i <= d->target; i++) {
+        const ren__node *n = m->nodes[i];
+        uint32_t is_regression = n->kind == REN__NODE_MSE || n->kind == REN__NODE_HUBER;
+        if (d->needed[i] && is_regression && d->wants_grad[n->inputs[1]]) {
+            return REN__FAIL(err, REN_ERR_UNSUPPORTED,
+                             "%s: the target %s depends on parameters; only the prediction may",
+                             n->name, m->nodes[n->inputs[1]]->name);
+        }
+        for (uint32_t k = 0; d->needed[i] && k < n->input_count; k++) {
+            uint32_t input = n->inputs[k];
+            d->readers[input]++;
+            if (m->nodes[input]->is_loss && d->readers[input] > 1) {
+                return REN__FAIL(err, REN_ERR_UNSUPPORTED,
+                                 "the loss %s is added twice; each counts once",
+                                 m->nodes[input]->name);
+            }
+        }
+    }
+    return REN_OK;
+}
+
 ren_status ren__diff_init(ren__diff *d, ren_model *m, uint32_t target, uint32_t training,
                           ren_error *err)
 {
@@ -113,15 +141,9 @@ ren_status ren__diff_init(ren__diff *d, ren_model *m, uint32_t target, uint32_t 
         return REN_OK;
     }
     mark_wanted(d);
-    for (uint32_t i = 0; i <= target; i++) {
-        const ren__node *n = m->nodes[i];
-        uint32_t is_regression = n->kind == REN__NODE_MSE || n->kind == REN__NODE_HUBER;
-        if (d->needed[i] && is_regression && d->wants_grad[n->inputs[1]]) {
-            ren__diff_deinit(d);
-            return REN__FAIL(err, REN_ERR_UNSUPPORTED,
-                             "%s: the target %s depends on parameters; only the prediction may",
-                             n->name, m->nodes[n->inputs[1]]->name);
-        }
+    if (check_losses(d, err) != REN_OK) {
+        ren__diff_deinit(d);
+        return REN_ERR_UNSUPPORTED;
     }
     return REN_OK;
 }
@@ -259,10 +281,10 @@ static void emit_forward(ren__diff *d, ren__emitter *e, uint32_t i)
 
 static void emit_backward(ren__diff *d, ren__emitter *e, uint32_t i)
 {
+    const ren__node *n = d->model->nodes[i];
     uint32_t head = d->fused[i].head;
-    uint32_t starts = i == d->target;
-    if (d->wants_grad[i] && d->model->nodes[i]->kind != REN__NODE_INPUT &&
-        d->fused[head].tail == i && (starts || d->grads[i] != REN__NO_VALUE)) {
+    if (d->wants_grad[i] && n->kind != REN__NODE_INPUT && d->fused[head].tail == i &&
+        (n->is_loss || d->grads[i] != REN__NO_VALUE)) {
         ren__op_family_of(d->model->nodes[head]->kind)->backward(e, head);
     }
 }

@@ -56,7 +56,7 @@ typedef struct ren__diff {
 } ren__diff;
 
 /* Mark what `target` needs. Nothing is emitted yet. REN_ERR_NO_MEMORY; REN_ERR_UNSUPPORTED (a loss
- * whose target depends on parameters). */
+ * whose target depends on parameters, or one that a sum counts twice). */
 ren_status ren__diff_init(ren__diff *d, ren_model *m, uint32_t target, uint32_t training,
                           ren_error *err);
 /* Parameters with frozen[i] get no gradient, and no tensor needs one for their sake. Before emit;

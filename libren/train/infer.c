@@ -367,7 +367,6 @@ static ren__infer_output *find_output(ren_model *m, uint32_t node)
 static ren_status ensure_output(ren_model *m, uint32_t node, ren__infer_output **out,
                                 ren_error *err)
 {
-    const ren__op_family *family = ren__op_family_of(m->nodes[node]->kind);
     *out = find_output(m, node);
     if (*out) {
         return REN_OK;
@@ -383,7 +382,7 @@ static ren_status ensure_output(ren_model *m, uint32_t node, ren__infer_output *
     o->model = m;
     o->node = node;
     o->bytes = ren__tensor_bytes(&m->nodes[node]->out);
-    o->is_loss = family ? family->is_loss : 0;
+    o->is_loss = m->nodes[node]->is_loss;
     o->pageable = m->caps.pageable_copies;
     status = find_inputs(o, err);
     if (status == REN_OK) {

@@ -191,11 +191,10 @@ static ren_status look_up_inputs(const ren_model *m, ren__node *n, const ren_ten
             return ren__shape_fail(err, REN_ERR_INVALID_ARGUMENT,
                                    "%s: input %u is no tensor of this model", n->name, i);
         }
-        const ren__op_family *family = ren__op_family_of(m->nodes[node]->kind);
         n->inputs[i] = node;
         in[i].name = m->nodes[node]->name;
         in[i].desc = m->nodes[node]->out;
-        in[i].is_loss = family ? family->is_loss : 0;
+        in[i].is_loss = m->nodes[node]->is_loss;
     }
     return REN_OK;
 }
@@ -352,6 +351,8 @@ static ren_status add_node(ren_model *m, ren__node *n, const char *name, const r
         ren__host_free(m->allocator, kept, 1, sizeof *kept);
         return status;
     }
+    /* Of the families that are none, only the sum takes losses. */
+    n->is_loss = family && (family->is_loss || in[0].is_loss);
     n->layer = n->kind == REN__NODE_DROPOUT ? m->dropout_count++ : 0;
     *kept = *n;
     m->nodes[m->node_count++] = kept;

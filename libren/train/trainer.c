@@ -557,15 +557,13 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
                                 ren_trainer **out, ren_error *err)
 {
     uint32_t node = ren__model_node_of(m, loss);
-    const ren__op_family *family =
-        node == UINT32_MAX ? NULL : ren__op_family_of(m->nodes[node]->kind);
     if (m->status != REN_OK) {
         if (err) {
             *err = m->error;
         }
         return m->status;
     }
-    if (!family || !family->is_loss) {
+    if (node == UINT32_MAX || !m->nodes[node]->is_loss) {
         return REN__FAIL(err, REN_ERR_SHAPE, "%s is not a loss of this model",
                          node == UINT32_MAX ? "the tensor" : m->nodes[node]->name);
     }

@@ -258,6 +258,49 @@ static void test_regression_target(void)
     ren_model_destroy(m);
 }
 
+/* A sum of losses has one backward task for each loss that a gradient comes from and none for
+ * itself; a loss whose head and trunk are frozen has none. A loss that comes in twice is refused,
+ * and the text says which. */
+static void test_sum_of_losses(void)
+{
+    int64_t dims[2] = {4, 3};
+    uint8_t frozen[8] = {1, 1, 0};
+    ren_linear_options o = ren_linear_options_default();
+    ren_trainer *t = NULL;
+    ren_model *m = NULL;
+    ren_error err;
+    listing l;
+    o.units = 3;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor goal = ren_input(m, "goal", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    ren_tensor a = ren_mse(m, "mse", ren_linear(m, "a", x, &o), goal);
+    ren_tensor b = ren_huber(m, "huber", ren_linear(m, "b", x, &o), goal, NULL);
+    ren_tensor c = ren_softmax_cross_entropy(m, "entropy", ren_linear(m, "c", x, &o), y, NULL);
+    ren_tensor ab = ren_add(m, "ab", a, b);
+    ren_tensor all = ren_add(m, "all", c, ab);
+    ren_tensor twice = ren_add(m, "twice", all, ren_add(m, "bb", b, b));
+    CU_ASSERT_EQUAL_FATAL(ren_model_status(m, NULL), REN_OK);
+    list_tasks(&l, m, all, 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_ADD, NULL, REN_STREAM_COMP_3), 2);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_MSE_BWD, NULL, REN_STREAM_COMP_1), 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_HUBER_BWD, NULL, REN_STREAM_COMP_1), 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_XENT_BWD, NULL, REN_STREAM_COMP_1), 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_LINEAR_BWD_WEIGHT, NULL, REN_STREAM_COMP_1), 3);
+    drop_listing(&l);
+    list_fused(&l, m, all, 1, 0, frozen);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_MSE_FWD, NULL, REN_STREAM_COMP_1), 1);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_MSE_BWD, NULL, REN_STREAM_COMP_1), 0);
+    CU_ASSERT_EQUAL(count(&l, REN__OP_HUBER_BWD, NULL, REN_STREAM_COMP_1), 1);
+    drop_listing(&l);
+    CU_ASSERT_EQUAL(ren_trainer_create(m, twice, NULL, &t, &err), REN_ERR_UNSUPPORTED);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, "huber"));
+    CU_ASSERT_EQUAL(ren_trainer_create(m, all, NULL, &t, &err), REN_OK);
+    ren_trainer_destroy(t);
+    ren_model_destroy(m);
+}
+
 /* ------------------------------------------------------------------ fusion */
 
 /* Operands that the task of this kind and layer has, a bit each. */
@@ -600,6 +643,7 @@ int main(int argc, char **argv)
         {"test_only_what_is_needed", test_only_what_is_needed},
         {"test_concat_of_sixteen", test_concat_of_sixteen},
         {"test_regression_target", test_regression_target},
+        {"test_sum_of_losses", test_sum_of_losses},
         {"test_linear_fuses", test_linear_fuses},
         {"test_batch_norm_fuses", test_batch_norm_fuses},
         {"test_sum_without_activation_fuses", test_sum_without_activation_fuses},

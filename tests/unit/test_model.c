@@ -272,6 +272,9 @@ static void test_other_shapes(void)
     x = ren_mse(m, "loss", input2(m, "a", 2, 3), input2(m, "b", 2, 3));
     expect_failure(m, ren_relu(m, "r", x), REN_ERR_SHAPE, "loss is a loss");
     m = new_model(1);
+    x = ren_mse(m, "loss", input2(m, "a", 2, 3), input2(m, "b", 2, 3));
+    expect_failure(m, ren_add(m, "s", input2(m, "c", 1, 1), x), REN_ERR_SHAPE, "loss is a loss");
+    m = new_model(1);
     ren_dropout_options drop = ren_dropout_options_default();
     drop.probability = 1.0f;
     expect_failure(m, ren_dropout(m, "d", input2(m, "x", 2, 3), &drop), REN_ERR_INVALID_ARGUMENT,
