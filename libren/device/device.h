@@ -171,6 +171,7 @@ typedef enum ren__fusion {
  * XENT_BWD           0 prob[N,C]  1 labels  2 control      > 3 dlogits[N,C]
  *                      times 1 / N, and with 4 state? its loss_scale; so MSE_BWD and HUBER_BWD
  * MSE_FWD            0 x  1 target                         > 2 loss[1]
+ *                      x and target each have a dtype of their own (a target that comes in is f32)
  * MSE_BWD            0 x  1 target  2 control              > 3 dx
  * HUBER_FWD          0 x  1 target                         > 2 loss[1]
  * HUBER_BWD          0 x  1 target  2 control              > 3 dx

@@ -24,6 +24,8 @@ static ren_runtime *rt;
 
 #define EVERY_FUSION 0xffu
 
+static ren_dtype mixed; /* precision of the next listing */
+
 /* `frozen`, by parameter, may be NULL. */
 static void list_fused(listing *l, ren_model *m, ren_tensor target, uint32_t training,
                        uint32_t fusions, const uint8_t *frozen)
@@ -40,6 +42,7 @@ static void list_fused(listing *l, ren_model *m, ren_tensor target, uint32_t tra
                           REN_OK);
     CU_ASSERT_EQUAL_FATAL(ren__task_graph_create(m->allocator, &l->g), REN_OK);
     l->d.fusions = fusions;
+    l->d.precision = mixed;
     if (frozen) {
         ren__diff_freeze(&l->d, frozen);
     }
@@ -317,11 +320,16 @@ static uint32_t operands(const listing *l, ren__op_kind kind, const char *name)
     return bits;
 }
 
-static int is_fused(const listing *l, ren__op_kind kind, const char *name)
+static const ren__op_desc *op_at(const listing *l, ren__op_kind kind, const char *name)
 {
     uint32_t task = find(l, kind, name);
     CU_ASSERT_NOT_EQUAL_FATAL(task, UINT32_MAX);
-    return task_at(l, task)->op.fused_activation == 1;
+    return &task_at(l, task)->op;
+}
+
+static int is_fused(const listing *l, ren__op_kind kind, const char *name)
+{
+    return op_at(l, kind, name)->fused_activation == 1;
 }
 
 /* Tasks of a kind, wherever. */
@@ -596,6 +604,45 @@ static void test_frozen_and_fused(void)
     ren_model_destroy(m);
 }
 
+/* In mixed precision only what comes in as f32 is cast: the weights, once and together, and the
+ * images; labels are integers and the target of a regression stays f32. Losses read and write 16
+ * bits where the device can, and are cast around where it cannot. */
+static void test_mixed_casts(void)
+{
+    int64_t dims[2] = {4, 8};
+    ren_linear_options o = ren_linear_options_default();
+    ren_model *m = NULL;
+    o.units = 8;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor x = ren_input(m, "x", REN_F32, dims, 2);
+    ren_tensor y = ren_input(m, "labels", REN_I32, dims, 1);
+    ren_tensor goal = ren_input(m, "goal", REN_F32, dims, 2);
+    ren_tensor h = ren_relu(m, "r", ren_linear(m, "l", x, &o));
+    ren_tensor entropy =
+        ren_softmax_cross_entropy(m, "entropy", ren_linear(m, "a", h, &o), y, NULL);
+    ren_tensor mse = ren_mse(m, "mse", ren_linear(m, "b", h, &o), goal);
+    ren_tensor loss = ren_add(m, "loss", entropy, mse);
+    CU_ASSERT_EQUAL_FATAL(ren_model_status(m, NULL), REN_OK);
+    for (uint32_t fused = 0; fused < 2; fused++) {
+        listing l;
+        mixed = REN_F16;
+        list_fused(&l, m, loss, 1, fused ? EVERY_FUSION : 0, NULL);
+        mixed = REN_F32;
+        ren_dtype dtype = fused ? REN_F16 : REN_F32;
+        CU_ASSERT_EQUAL(total(&l, REN__OP_CAST), fused ? 2u : 2u + 2u * 2u);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_XENT_FWD, "entropy")->operand[0].dtype, dtype);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_XENT_FWD, "entropy")->operand[3].dtype, REN_F32);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_XENT_BWD, "entropy")->operand[0].dtype, REN_F32);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_XENT_BWD, "entropy")->operand[3].dtype, dtype);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_MSE_FWD, "mse")->operand[0].dtype, dtype);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_MSE_FWD, "mse")->operand[1].dtype, REN_F32);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_MSE_BWD, "mse")->operand[3].dtype, dtype);
+        CU_ASSERT_EQUAL(op_at(&l, REN__OP_ADD, "loss")->operand[2].dtype, REN_F32);
+        drop_listing(&l);
+    }
+    ren_model_destroy(m);
+}
+
 /* What a model's config says of TF32 stands in each of its products and convolutions, in both
  * passes and in inference, and in nothing else. */
 static void test_tf32_is_asked_for(void)
@@ -650,6 +697,7 @@ int main(int argc, char **argv)
         {"test_what_does_not_fuse", test_what_does_not_fuse},
         {"test_gelu_fuses", test_gelu_fuses},
         {"test_frozen_and_fused", test_frozen_and_fused},
+        {"test_mixed_casts", test_mixed_casts},
         {"test_tf32_is_asked_for", test_tf32_is_asked_for},
     };
     ren_runtime_config config = ren_test_config();
