@@ -69,6 +69,8 @@ typedef struct ren__device_costs {
                                  for it in another lane */
     uint32_t graph_launch_ns; /* the same two inside a graph */
     uint32_t graph_event_ns;
+    uint32_t graph_root_ns;  /* from the start of a graph to an operation that waits for none, in
+                               another lane than the origin's */
     uint32_t host_launch_ns; /* the submitter: to enqueue an operation */
     uint32_t host_event_ns;  /* to enqueue a record and a wait */
     uint32_t wait_ns;        /* what a wait costs beside, wherever it is */

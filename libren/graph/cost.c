@@ -28,10 +28,12 @@ static const ren__device_costs unknown = {.launch_ns = 1000,
 ren__cost_model ren__cost_model_of(const ren__plan_config *config)
 {
     const ren__device_costs *c = config->costs.bytes_per_ns > 0.0f ? &config->costs : &unknown;
-    ren__cost_model m = {.costs = *c, .launch_ns = c->launch_ns, .event_ns = c->event_ns};
+    ren__cost_model m = {
+        .costs = *c, .launch_ns = c->launch_ns, .event_ns = c->event_ns, .root_ns = c->event_ns};
     if (config->replayed) { /* the host launches one graph, whatever is in it */
         m.launch_ns = c->graph_launch_ns;
         m.event_ns = c->graph_event_ns;
+        m.root_ns = c->graph_root_ns;
         m.costs.host_launch_ns = 0;
         m.costs.host_event_ns = 0;
     }

@@ -176,7 +176,7 @@ uint32_t ren__task_moves(const ren__task *t);
 /* cost.c */
 typedef struct ren__cost_model {
     ren__device_costs costs;
-    uint32_t launch_ns, event_ns; /* of the path that the plan takes */
+    uint32_t launch_ns, event_ns, root_ns; /* of the path that the plan takes */
 } ren__cost_model;
 /* An operation takes the longer of the two. */
 typedef struct ren__task_work {

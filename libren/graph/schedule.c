@@ -17,8 +17,8 @@
  *
  * When a task can start on a lane:
  *   the lane    is done with what it was given;
- *   the data    is there: a predecessor of another lane costs an event on top, the first task of a
- *               lane that is not the origin's costs the fork's;
+ *   the data    is there: a predecessor of another lane costs an event on top, and so does the
+ *               origin's start for a task without predecessors;
  *   the host    has come to it. Task by task the submitter is one more resource: it needs its time
  *               for each launch and each event, in the order of issue. With launches dearer than
  *               operations every pair starts when the host gets there, and fewest waits decides.
@@ -137,7 +137,7 @@ static void make_ready(player *p, uint32_t task)
     const ren__plan_node *node = &plan->nodes[task];
     task_state *s = &p->tasks[task];
     for (uint32_t l = 0; l < REN__LANES; l++) {
-        s->ready_ns[l] = l == plan->origin_lane ? 0 : p->model->event_ns;
+        s->ready_ns[l] = l == plan->origin_lane ? 0 : p->model->root_ns;
     }
     for (uint32_t i = 0; i < node->data_count + node->order_count; i++) {
         const ren__edge *e =

@@ -294,7 +294,7 @@ static ren__device_costs costs_of(const ren__device *dev)
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     memset(&c, 0, sizeof c);
     c.launch_ns = c.graph_launch_ns = 3000;
-    c.event_ns = c.graph_event_ns = 15000;
+    c.event_ns = c.graph_event_ns = c.graph_root_ns = 15000;
     c.host_launch_ns = 300;
     c.host_event_ns = 300;
     c.wait_ns = 15000;

@@ -9,7 +9,8 @@
  * Times are of tests/gpu/bench_costs on an H200 (driver 580). Device time between two kernels of a
  * stream: 1.4 to 1.6 us, in a graph 0.5 to 0.7; least time of an operation's own kernels: 2.5 us. A
  * fork to one more stream and the join: 0.5 us, to two or three more 4 to 5 us, so up to 2.5 us a
- * crossing; in a graph 0.2 to 1.4 us, so 0.4 a crossing. Host: 4.6 us a kernel, and libren's and a
+ * crossing; in a graph 0.2 to 1.4 us, so 0.4 a crossing; but 10 us where a graph begins with two
+ * operations in place of one (mlp-64x4). Host: 4.6 us a kernel, and libren's and a
  * library's own part; 0.4 us a record and a wait. Other devices differ less in these than in their
  * rates.
  *
@@ -50,6 +51,7 @@ ren__device_costs ren__cuda_costs(const struct cudaDeviceProp *p, int ordinal)
     c.event_ns = 2500;
     c.graph_launch_ns = 3000;
     c.graph_event_ns = 400;
+    c.graph_root_ns = 10000;
     c.host_launch_ns = 6000;
     c.host_event_ns = 400;
     c.flops_per_ns = f32 * cycles;
