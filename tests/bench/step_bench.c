@@ -11,9 +11,10 @@
  * Check     Every path must train, and train alike: the losses of the first steps agree within a
  *           tolerance, the last is finite and below the first. Otherwise the program fails.
  * Flags     --device cpu|cuda   default cpu
- *           --model NAMES       separated by commas; default all but resnet50-224 (all on CUDA)
- *           --batch N           default by model
- *           --precision NAMES   f32, f16, bf16; default f32, on CUDA f32,f16
+ *           --cases NAMES       "<model>/<batch>/<precision>", separated by commas; default the
+ *                               device's standard list, which --list 1 prints
+ *           --model NAMES, --batch N, --precision NAMES   in place of --cases: all pairs of models
+ *                               and precisions (f32, tf32, f16, bf16); see cases.h
  *           --path NAMES        sync, async, planned, graph1, graph; default all
  *           --steps N           of a run; default by time
  *           --streams N         of planned and graph, which are then called planned-N and graph-N
@@ -21,6 +22,8 @@
  *           --module FILE       libren_cuda.so
  *           --autotune 1        the CUDA device times what its libraries offer
  *           --trace FILE        keep the trace of the last case
+ *           --train N           no times: train each case by the graph path for N steps and tell
+ *                               the mean loss of every ten (rows of bench "train": <case>/<step>)
  *           --quiet SECONDS     for as long, per model, repeat runs during which other processes
  *                               used more than a tenth of a processor
  *           and those of bench.h. sync, async and planned are printed as a ratio, too.
@@ -43,21 +46,19 @@
 #define CASE_NS    3e9 /* aimed at, of all runs of one path */
 #define SLOW_NS    4e8 /* a step this long is warm after two */
 #define MOST_STEPS 2000
+#define TELL_STEPS 10  /* --train tells the loss of so many */
 #define REPEATS    64u /* most */
 #define DISTURBED  0.1 /* processors that others use in a run that does not count */
 
 static const char *const path_names[STEP_PATHS] = {"sync", "async", "planned", "graph1", "graph"};
-static const char *const precision_names[] = {"f32", "f16", "bf16"}; /* by ren_precision */
-enum {
-    PRECISIONS = 3
-};
 
 typedef struct options {
     ren_device_kind device;
-    const char *models, *precisions, *paths; /* comma-separated; NULL = default */
+    bench_choice choice;
+    const char *paths; /* comma-separated; NULL = all */
     const char *module_path;
     const char *trace;
-    uint32_t batch, steps, streams, cpu_threads, quiet_s, autotune;
+    uint32_t steps, streams, cpu_threads, quiet_s, autotune, list, train;
 } options;
 
 typedef struct path_case {
@@ -78,12 +79,20 @@ static int read_option(int argc, char **argv, int i)
         const char *flag;
         const char **text;
         uint32_t *number;
-    } flags[] = {{"--model", &opt.models, NULL},     {"--precision", &opt.precisions, NULL},
-                 {"--path", &opt.paths, NULL},       {"--module", &opt.module_path, NULL},
-                 {"--batch", NULL, &opt.batch},      {"--steps", NULL, &opt.steps},
-                 {"--streams", NULL, &opt.streams},  {"--cpu-threads", NULL, &opt.cpu_threads},
-                 {"--trace", &opt.trace, NULL},      {"--quiet", NULL, &opt.quiet_s},
-                 {"--autotune", NULL, &opt.autotune}};
+    } flags[] = {{"--cases", &opt.choice.cases, NULL},
+                 {"--model", &opt.choice.models, NULL},
+                 {"--precision", &opt.choice.precisions, NULL},
+                 {"--path", &opt.paths, NULL},
+                 {"--module", &opt.module_path, NULL},
+                 {"--trace", &opt.trace, NULL},
+                 {"--batch", NULL, &opt.choice.batch},
+                 {"--steps", NULL, &opt.steps},
+                 {"--streams", NULL, &opt.streams},
+                 {"--cpu-threads", NULL, &opt.cpu_threads},
+                 {"--quiet", NULL, &opt.quiet_s},
+                 {"--autotune", NULL, &opt.autotune},
+                 {"--list", NULL, &opt.list},
+                 {"--train", NULL, &opt.train}};
     if (i + 1 >= argc) {
         return 0;
     }
@@ -105,39 +114,12 @@ static int read_option(int argc, char **argv, int i)
     return 0;
 }
 
-/* Whether a comma-separated list holds a word. */
-static bool lists(const char *list, const char *word)
-{
-    size_t length = strlen(word);
-    for (const char *at = list; at; at = strchr(at, ',')) {
-        at += *at == ',';
-        if (strncmp(at, word, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool wants_model(const char *name)
-{
-    if (opt.models) {
-        return lists(opt.models, name);
-    }
-    return opt.device == REN_DEVICE_CUDA || strcmp(name, "resnet50-224") != 0;
-}
-
-static bool wants_precision(const char *name)
-{
-    const char *by_default = opt.device == REN_DEVICE_CUDA ? "f32,f16" : "f32";
-    return lists(opt.precisions ? opt.precisions : by_default, name);
-}
-
 /* ------------------------------------------------------------------ check */
 
 /* Ends the program unless all paths trained, and alike. */
-static void check_training(const path_case *cases, uint32_t count, ren_precision precision)
+static void check_training(const path_case *cases, uint32_t count, bench_precision precision)
 {
-    const double tolerance = precision == REN_PRECISION_F32 ? 1e-3 : 5e-2;
+    const double tolerance = precision == BENCH_F32 ? 1e-3 : 5e-2;
     const path_case *model = NULL; /* the path that the others are compared with */
     for (uint32_t i = 0; i < count; i++) {
         const path_case *c = &cases[i];
@@ -177,9 +159,10 @@ static void open_case(path_case *c, const bench *b, const step_config *config)
     if (many && opt.streams) {
         (void)snprintf(streams, sizeof streams, "-%u", (unsigned)opt.streams);
     }
-    (void)snprintf(c->name, sizeof c->name, "%s/%u/%s/%s%s", config->model->name,
-                   (unsigned)config->batch, precision_names[config->precision], path, streams);
-    if ((opt.paths && !lists(opt.paths, path)) || !bench_wants(b, c->name)) {
+    char model[64];
+    bench_model_case_name(&config->of, model, sizeof model);
+    (void)snprintf(c->name, sizeof c->name, "%s/%s%s", model, path, streams);
+    if ((opt.paths && !bench_lists(opt.paths, path)) || !bench_wants(b, c->name)) {
         return;
     }
     c->session = step_session_open(config, why, sizeof why);
@@ -256,21 +239,25 @@ static double report(const path_case *c, const bench *b)
     return step;
 }
 
-static void run_model(const bench *b, const bench_model *model, ren_precision precision)
+static step_config config_of(const bench_model_case *of, step_path path)
 {
-    static path_case cases[STEP_PATHS];
-    double step[STEP_PATHS] = {0};
-    step_config config = {.model = model,
-                          .batch = opt.batch ? opt.batch : model->batch,
-                          .precision = precision,
+    step_config config = {.of = *of,
+                          .path = path,
                           .device = opt.device,
                           .streams = opt.streams,
                           .cpu_threads = opt.cpu_threads,
                           .autotune = opt.autotune,
                           .module_path = opt.module_path};
+    return config;
+}
+
+static void run_model(const bench *b, const bench_model_case *of)
+{
+    static path_case cases[STEP_PATHS];
+    double step[STEP_PATHS] = {0};
     uint32_t most = 0;
     for (uint32_t p = 0; p < STEP_PATHS; p++) {
-        config.path = (step_path)p;
+        step_config config = config_of(of, (step_path)p);
         open_case(&cases[p], b, &config);
         if (cases[p].session) {
             warm_up(&cases[p], b, p >= STEP_GRAPH1);
@@ -288,7 +275,7 @@ static void run_model(const bench *b, const bench_model *model, ren_precision pr
             }
         }
     }
-    check_training(cases, STEP_PATHS, precision);
+    check_training(cases, STEP_PATHS, of->precision);
     for (uint32_t p = 0; p < STEP_PATHS; p++) {
         if (cases[p].session) {
             step[p] = report(&cases[p], b);
@@ -302,18 +289,64 @@ static void run_model(const bench *b, const bench_model *model, ren_precision pr
     (void)fflush(stdout);
 }
 
+/* ------------------------------------------------------------------ training */
+
+/* The mean loss of every ten steps must be finite, and the last must be below the first. */
+static void train(const bench *b, const bench_model_case *of)
+{
+    char why[256];
+    char name[96];
+    step_config config = config_of(of, STEP_GRAPH);
+    step_session *s = step_session_open(&config, why, sizeof why);
+    double first = 0, mean = 0;
+    bench_model_case_name(of, name, sizeof name);
+    if (!s) {
+        printf("%-36s %10s  %s\n", name, "n/a", why);
+        return;
+    }
+    for (uint32_t at = TELL_STEPS; at <= opt.train; at += TELL_STEPS) {
+        char row[112];
+        step_figures f = step_session_run(s, TELL_STEPS - 1); /* and the one that goes before */
+        mean = step_session_mean_loss(s);
+        first = at == TELL_STEPS ? mean : first;
+        printf("%-36s step %5u  loss %9.5f  %9.4f ms a step, %s path\n", name, (unsigned)at, mean,
+               f.step_ns / 1e6, f.on_path ? "graph" : "queued");
+        (void)snprintf(row, sizeof row, "%s/%u", name, (unsigned)at);
+        bench_row(b, row, "loss", "nats", mean);
+    }
+    if (!isfinite(mean) || mean >= first) {
+        (void)fprintf(stderr, "%s: does not train: the loss went from %g to %g\n", name, first,
+                      mean);
+        exit(1);
+    }
+    step_session_close(s);
+}
+
 int main(int argc, char **argv)
 {
+    bench_model_case cases[BENCH_MOST_CASES];
     bench b;
     bench_init(&b, argc, argv, "step", read_option);
-    printf("%-36s %10s %10s %10s %8s %8s %6s %9s %8s %6s %6s\n", "case", "step ms", "lowest",
-           "highest", "events", "bubble", "nodes", "cpu ms", "switches", "others", "steps");
-    for (size_t i = 0; i < bench_model_count; i++) {
-        for (uint32_t p = 0; p < PRECISIONS && wants_model(bench_models[i].name); p++) {
-            if (wants_precision(precision_names[p])) {
-                run_model(&b, &bench_models[i], (ren_precision)p);
-            }
+    uint32_t count = bench_choose(&opt.choice, opt.device, cases);
+    if (opt.train) {
+        b.name = "train";
+    } else if (!opt.list) {
+        printf("%-36s %10s %10s %10s %8s %8s %6s %9s %8s %6s %6s\n", "case", "step ms", "lowest",
+               "highest", "events", "bubble", "nodes", "cpu ms", "switches", "others", "steps");
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (opt.list) {
+            char name[96];
+            bench_model_case_name(&cases[i], name, sizeof name);
+            printf("%s%s", i ? "," : "", name);
+        } else if (opt.train) {
+            train(&b, &cases[i]);
+        } else {
+            run_model(&b, &cases[i]);
         }
+    }
+    if (opt.list) {
+        puts("");
     }
     return 0;
 }

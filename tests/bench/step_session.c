@@ -38,12 +38,14 @@ struct step_session {
     float first[FIRST_LOSSES];
     uint64_t done;
     float last;
+    double sum; /* of the losses of `summed` steps */
+    uint32_t summed;
 };
 
 static void must(const step_session *s, ren_status status, const char *what)
 {
     if (status != REN_OK) {
-        (void)fprintf(stderr, "step_bench: %s: %s: %s\n", s->config.model->name, what,
+        (void)fprintf(stderr, "step_bench: %s: %s: %s\n", s->config.of.model->name, what,
                       ren_status_name(status));
         exit(1);
     }
@@ -78,20 +80,22 @@ static ren_status open_trainer(step_session *s, ren_error *err)
 {
     const step_config *c = &s->config;
     ren_trainer_config config = ren_trainer_config_default();
-    ren_status status = ren_model_create(s->rt, NULL, &s->model, err);
+    ren_model_config how = ren_model_config_default();
+    how.allow_tf32 = c->of.precision == BENCH_TF32;
+    ren_status status = ren_model_create(s->rt, &how, &s->model, err);
     if (status != REN_OK) {
         return status;
     }
-    ren_tensor loss = c->model->build(s->model, c->model, c->batch);
-    config.learning_rate = c->model->learning_rate;
+    ren_tensor loss = c->of.model->build(s->model, c->of.model, c->of.batch);
+    config.learning_rate = c->of.model->learning_rate;
     config.momentum = 0.9f;
-    config.precision = c->precision;
+    config.precision = bench_precision_of(c->of.precision);
     status = ren_trainer_create(s->model, loss, &config, &s->trainer, err);
     if (status == REN_OK) {
         ren__step_plan *plan;
         ren__plan_counts counts;
         ren__trainer_set_sync(s->trainer, c->path == STEP_SYNC);
-        must(s, ren__trainer_plan(s->trainer, c->batch, &plan, err), "plan");
+        must(s, ren__trainer_plan(s->trainer, c->of.batch, &plan, err), "plan");
         for (uint32_t i = 0; i < REN__STEP_PHASES; i++) {
             if (plan->phase[i].plan) { /* one, since no step accumulates */
                 ren__plan_get_counts(plan->phase[i].plan, &counts);
@@ -104,14 +108,14 @@ static ren_status open_trainer(step_session *s, ren_error *err)
 
 static void make_data(step_session *s)
 {
-    const bench_model *model = s->config.model;
+    const bench_model *model = s->config.of.model;
     for (uint32_t b = 0; b < BATCHES; b++) {
         for (uint32_t i = 0; i < model->input_count; i++) {
-            s->data[b][i] = malloc(bench_model_bytes(&model->inputs[i], s->config.batch));
+            s->data[b][i] = malloc(bench_model_bytes(&model->inputs[i], s->config.of.batch));
             if (!s->data[b][i]) {
                 must(s, REN_ERR_NO_MEMORY, "data");
             }
-            bench_model_fill(model, i, s->config.batch, b, s->data[b][i]);
+            bench_model_fill(model, i, s->config.of.batch, b, s->data[b][i]);
         }
     }
 }
@@ -168,6 +172,8 @@ static void step_done(const ren_completion *c, void *user)
         s->first[s->done] = c->step->loss;
     }
     s->last = c->step->loss;
+    s->sum += (double)c->step->loss;
+    s->summed++;
     s->done++;
     s->in_flight--;
 }
@@ -182,7 +188,7 @@ static void wait_until(step_session *s, uint32_t in_flight)
 
 static void post(step_session *s)
 {
-    const bench_model *model = s->config.model;
+    const bench_model *model = s->config.of.model;
     ren_step_desc step = ren_step_desc_default();
     ren_binding bindings[BENCH_MODEL_INPUTS];
     for (uint32_t i = 0; i < model->input_count; i++) {
@@ -319,6 +325,14 @@ uint32_t step_session_losses(const step_session *s, const float **out_first)
 float step_session_last_loss(const step_session *s)
 {
     return s->last;
+}
+
+double step_session_mean_loss(step_session *s)
+{
+    double mean = s->summed ? s->sum / s->summed : 0.0;
+    s->sum = 0.0;
+    s->summed = 0;
+    return mean;
 }
 
 uint64_t step_session_steps(const step_session *s)

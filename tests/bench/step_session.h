@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-#include "models/models.h"
+#include "cases.h"
 
 typedef enum step_path {
     STEP_SYNC = 0, /* one stream, the submitter waits after each task */
@@ -24,9 +24,7 @@ typedef enum step_path {
 } step_path;
 
 typedef struct step_config {
-    const bench_model *model;
-    uint32_t batch;
-    ren_precision precision;
+    bench_model_case of;
     step_path path;
     ren_device_kind device;
     uint32_t streams; /* of STEP_PLANNED and STEP_GRAPH; 0 = libren's default */
@@ -72,6 +70,7 @@ uint32_t step_session_nodes(const step_session *s); /* tasks of the plan */
 /* Losses of the first steps, and of the newest. */
 uint32_t step_session_losses(const step_session *s, const float **out_first);
 float step_session_last_loss(const step_session *s);
+double step_session_mean_loss(step_session *s); /* of the steps since it was asked last */
 uint64_t step_session_steps(const step_session *s);
 
 #endif

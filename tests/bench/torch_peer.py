@@ -5,15 +5,17 @@
 Question  How long is a step of the same model, batch and precision in PyTorch, eager (peer-eager)
           and with forward, backward and optimizer captured in one CUDA graph (peer-graph)?
 Method    As step_bench: both paths are open at the same time and take turns, a run of steps each;
-          the median of the runs is kept. Inputs lie on the device already (--copy-inputs copies a
-          pinned batch in each step, as libren's steps do). Convolutions are tried in both memory
-          formats, and the faster one counts; cuDNN chooses its algorithms by measuring; the
-          optimizer is the fused SGD with momentum 0.9. f16 uses autocast and a GradScaler whose
-          decisions stay on the device; f32 switches TF32 off, tf32 switches it on.
+          the median of the runs is kept. Inputs lie on the device already, which is to the peer's
+          advantage: libren's steps fill a pinned slot and copy it (--copy-inputs copies a pinned
+          batch in each step here, too). Convolutions are tried in both memory formats, and the
+          faster one counts; cuDNN chooses its algorithms by measuring; the optimizer is the fused
+          SGD with momentum 0.9. f16 uses autocast and a GradScaler whose decisions stay on the
+          device; f32 switches TF32 off, tf32 switches it on.
 Check     Losses must be finite and fall; the parameter counts must be those of models.h.
 Output    A table, and rows "<model>/<batch>/<precision>/<path>,step_ms" in the file that the C
           benchmarks write. Without PyTorch or a CUDA device: one line, and exit status 0.
-Flags     --help lists them; those that step_bench has mean the same.
+Flags     --help lists them; those that step_bench has mean the same, and the default cases are its
+          own (step_bench --device cuda --list 1).
 """
 import argparse
 import csv
@@ -34,6 +36,8 @@ except Exception as error:  # a broken installation raises more than ImportError
     sys.exit(0)
 
 RUN_S = 0.3  # aimed at, of one run
+CASES = ("mlp-64x4/256/f16,mlp-64x4/16384/f16,mlp-256x4/1024/f16,lenet28/128/tf32,incep32/32/f16,"
+         "resnet18-cifar/128/f16,vgg11-cifar/128/f16,resnet50-224/64/f16,heads32/32/f16")
 PATHS = ("peer-eager", "peer-graph")
 COLUMNS = ("date", "commit", "machine", "driver", "bench", "case", "metric", "unit", "value")
 
@@ -191,7 +195,9 @@ class Session:
         self.optimizer = self.make_optimizer(rate)
         self.scaler = None
         if self.dtype == torch.float16:
-            self.scaler = torch.amp.GradScaler(self.device.type)
+            # The default of 65,536 overflows in the first step of a deep network. The fused SGD
+            # then skips the step, but takes its momentum, which nothing has set, for made: NaN.
+            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0)
         self.loss = None
         self.graph = None
         self.capturing = False
@@ -200,7 +206,7 @@ class Session:
             self.capture()
         else:
             self.eager()
-            self.first = float(self.loss)
+            self.first = float(self.loss.detach())
 
     def make_optimizer(self, rate):
         parameters = list(self.model.parameters())
@@ -240,7 +246,7 @@ class Session:
             for _ in range(5):
                 self.eager()
                 if self.first is None:
-                    self.first = float(self.loss)
+                    self.first = float(self.loss.detach())
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         self.optimizer.zero_grad(set_to_none=True)
@@ -274,7 +280,7 @@ class Session:
             torch.cuda.synchronize()
 
     def check(self, steps):
-        last = float(self.loss)
+        last = float(self.loss.detach())
         if last != last or last in (float("inf"), float("-inf")):
             raise RuntimeError("the loss is %g" % last)
         if steps > 30 and not last < self.first:
@@ -380,9 +386,10 @@ def read_arguments():
     p.add_argument("--quick", action="store_true", help="a tenth of the work, no rows")
     p.add_argument("--repeats", type=int, default=9)
     p.add_argument("--steps", type=int, default=0, help="of a run; default by time")
-    p.add_argument("--model", default="", help="names, separated by commas; default all")
-    p.add_argument("--batch", type=int, default=0, help="default by model")
-    p.add_argument("--precision", default="f32,tf32,f16", help="f32, tf32, f16, bf16")
+    p.add_argument("--cases", default="", help="<model>/<batch>/<precision>, by commas")
+    p.add_argument("--model", default="", help="names, separated by commas, in place of --cases")
+    p.add_argument("--batch", type=int, default=0, help="with --model; default by model")
+    p.add_argument("--precision", default="f32,tf32,f16", help="with --model: f32, tf32, f16, bf16")
     p.add_argument("--path", default="", help="peer-eager, peer-graph; default both")
     p.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     p.add_argument("--copy-inputs", action="store_true", help="copy a pinned batch in each step")
@@ -394,6 +401,15 @@ def read_arguments():
     if not args.commit:
         args.commit = output_of("git", "rev-parse", "--short", "HEAD") or "unknown"
     return args
+
+
+def chosen_cases(args):
+    """(model, batch, precision) of each."""
+    if args.cases or not args.model:
+        named = [case.split("/") for case in (args.cases or CASES).split(",")]
+        return [(name, int(batch), precision) for name, batch, precision in named]
+    return [(name, args.batch or MODELS[name][1], precision) for name in args.model.split(",")
+            for precision in args.precision.split(",")]
 
 
 def main():
@@ -410,20 +426,15 @@ def main():
         print("PyTorch %s, %s" % (torch.__version__, torch.cuda.get_device_name(0)))
     failed = 0
     print("%-44s %10s %10s %10s  %s" % ("case", "step ms", "lowest", "highest", "format"))
-    for name in MODELS:
-        if args.model and name not in args.model.split(","):
-            continue
-        batch = args.batch or MODELS[name][1]
-        for precision in args.precision.split(","):
-            try:
-                measure(args, name, batch, precision)
-            except Exception as error:
-                failed += 1
-                print("%s/%d/%s: failed: %s: %s" % (name, batch, precision, type(error).__name__,
-                                                   str(error).splitlines()[0] if str(error) else
-                                                   ""))
-            if args.device == "cuda":
-                torch.cuda.empty_cache()
+    for name, batch, precision in chosen_cases(args):
+        try:
+            measure(args, name, batch, precision)
+        except Exception as error:
+            failed += 1
+            print("%s/%d/%s: failed: %s: %s" % (name, batch, precision, type(error).__name__,
+                                               str(error).splitlines()[0] if str(error) else ""))
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
     return 1 if failed else 0
 
 
