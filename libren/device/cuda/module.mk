@@ -3,7 +3,8 @@
 #
 # Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0
 #           test-gpu    every suite that can run on the CUDA device; skipped (77) without a GPU
-#           bench-gpu   tests/gpu/bench_device and bench_costs; rows go to tests/bench/results/
+#           bench-gpu   tests/gpu/bench_device, bench_costs, training steps and plans, and the same
+#                       steps in PyTorch where it is there; rows go to tests/bench/results/
 #           stage       put the packages that a machine without a registry lacks into build/stage;
 #                       there, `make sysroot` unpacks them
 # Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH; cuDNN 9 from CUDNN_ROOT, the
@@ -127,11 +128,17 @@ test-gpu-run:
 
 bench-gpu:
 	+@$(SUBMAKE) FLAVOUR=release bench-gpu-build
-	@export $(or $(GPU_PATH),REN=1); \
-	build/release/tests/gpu/bench_device --module $(CURDIR)/build/release/libren_cuda.so $(ARGS) && \
-	build/release/tests/gpu/bench_costs $(ARGS)
+	@export $(or $(GPU_PATH),REN=1); set -e; at=build/release/tests; \
+	module="--module $(CURDIR)/build/release/libren_cuda.so"; \
+	$$at/gpu/bench_device $$module $(ARGS); \
+	$$at/gpu/bench_costs $(ARGS); \
+	$$at/bench/step_bench --device cuda $$module --autotune 1 $(ARGS); \
+	$$at/bench/plan_bench --device cuda $$module $(ARGS); \
+	python3 tests/bench/torch_peer.py --cases "$$($$at/bench/step_bench --device cuda --list 1)" \
+	    $(ARGS)
 
-bench-gpu-build: $(B)/libren_cuda.so $(GPU_BENCH)
+bench-gpu-build: $(B)/libren_cuda.so $(GPU_BENCH) $(B)/tests/bench/step_bench \
+                 $(B)/tests/bench/plan_bench
 
 -include $(CUDA_OBJECTS:.o=.d) $(GPU_HELPERS:.o=.d) $(patsubst $(B)/%,$(B)/obj/%.d,$(GPU_TESTS)) \
          $(GPU_BENCH:$(B)/%=$(B)/obj/%.d)
