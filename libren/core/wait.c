@@ -34,10 +34,9 @@ ren__deadline ren__deadline_in(uint64_t timeout_ns)
     return deadline;
 }
 
-bool ren__yield_for(bool (*condition)(void *arg), void *arg, uint64_t ns)
+bool ren__yield_for(bool (*condition)(void *arg), void *arg)
 {
-    uint64_t until = ns ? ren__now_ns() + ns : 0;
-    for (uint32_t i = 0; i < YIELDS || (ns && ren__now_ns() < until); i++) {
+    for (uint32_t i = 0; i < YIELDS; i++) {
         (void)sched_yield();
         if (condition(arg)) {
             return true;
