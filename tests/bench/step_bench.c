@@ -28,9 +28,9 @@
  *                               used more than a tenth of a processor
  *           and those of bench.h. sync, async and planned are printed as a ratio, too.
  * Metrics   step_ms, events_per_step (recorded), nodes (tasks of the plan); and, from up to 50
- *           traced steps behind the others: bubble_share (see step_session.h), latency_ms (from
- *           post to completion, two steps under way), issue_us (the submitter's share),
- *           waits_per_step (of one stream for another's event).
+ *           traced steps behind the others: bubble_share (see step_session.h), traced_ms (a
+ *           step's wall time), latency_ms (from post to completion, two steps under way), issue_us
+ *           (the submitter's share), waits_per_step (of one stream for another's event).
  *           Printed only: processor time and context switches of all threads, per step; and the
  *           processors that other processes kept busy.
  */
@@ -233,6 +233,7 @@ static double report(const path_case *c, const bench *b)
     bench_row(b, c->name, "events_per_step", "events", events);
     bench_row(b, c->name, "bubble_share", "share", bubble);
     bench_row(b, c->name, "nodes", "tasks", nodes);
+    bench_row(b, c->name, "traced_ms", "ms", times.step_ns / 1e6);
     bench_row(b, c->name, "latency_ms", "ms", times.latency_ns / 1e6);
     bench_row(b, c->name, "issue_us", "us", times.issue_ns / 1e3);
     bench_row(b, c->name, "waits_per_step", "waits", times.events);
