@@ -74,6 +74,9 @@ typedef struct ren__work {
     ren_stream stream;               /* on whose timeline it completes */
     uint32_t need[REN_STREAM_COUNT]; /* commands that issue enqueues, by stream: the submitter holds
                                         the work back until the lanes have room for all */
+    /* NULL, or to be asked for `need` anew when the work's turn comes: by then it may be known to
+     * take less. The submitter. */
+    void (*renew_need)(void *self, uint32_t need[REN_STREAM_COUNT]);
     ren_priority priority;
     ren_job wait;   /* {0}, or a job that must be done first */
     uint32_t timed; /* 1 = it tells the trace itself when its commands ran */
@@ -89,6 +92,8 @@ ren__device *ren__submit_device(ren__submit *s);
 uint32_t ren__submit_lane(ren__submit *s, ren_stream stream);
 void ren__submit_count_events(ren__submit *s, uint32_t recorded,
                               uint32_t waited); /* for the stats */
+/* Commands beyond `need`, by stream: what renew_need did not foresee. */
+void ren__submit_count_commands(ren__submit *s, const uint32_t more[REN_STREAM_COUNT]);
 void ren__submit_count_step(ren__submit *s, ren_path path);
 void ren__submit_count_graph(ren__submit *s, uint32_t captures, uint32_t updates,
                              uint32_t fallbacks);

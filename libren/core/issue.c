@@ -232,6 +232,13 @@ void ren__submit_count_events(ren__submit *s, uint32_t recorded, uint32_t waited
     atomic_fetch_add_explicit(&s->rt->events_waited, waited, memory_order_relaxed);
 }
 
+void ren__submit_count_commands(ren__submit *s, const uint32_t more[REN_STREAM_COUNT])
+{
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        s->rt->lanes[s->rt->lane_of[i]].commands += more[i];
+    }
+}
+
 void ren__submit_count_step(ren__submit *s, ren_path path)
 {
     atomic_fetch_add_explicit(&s->rt->steps[path], 1, memory_order_relaxed);

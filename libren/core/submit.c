@@ -391,6 +391,9 @@ static bool job_has_credit(ren_runtime *rt, ren__slot *slot)
     if (slot->kind != REN__JOB_WORK) {
         return ren__lane_has_credit(rt, &rt->lanes[slot->lane], REN__JOB_COMMANDS);
     }
+    if (slot->as.work.renew_need) {
+        slot->as.work.renew_need(slot->as.work.self, slot->as.work.need);
+    }
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
         uint32_t commands = REN__JOB_COMMANDS;
         for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {

@@ -35,6 +35,12 @@ void ren__replay_deinit(ren__replay *r);
 /* Another plan was issued in between: the steps in a row start again. Graphs are kept. */
 void ren__replay_interrupt(ren__replay *r);
 
+/* 1 = the next issue for `place` is a launch, which takes a command of each lane. */
+static inline uint32_t ren__replay_will_launch(const ren__replay *r, uint32_t place, uint32_t timed)
+{
+    return r->pause == 0 && r->graph[timed][place] != NULL;
+}
+
 /* Put the plan into the lanes, once. `external` are the addresses that belong to `place`, the same
  * ones each time. `stamps`: pinned memory for those of the plan, or NULL. An error means that the
  * step did not take place; the lanes are then as after a broken ren__plan_issue. REN_PENDING as

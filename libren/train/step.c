@@ -266,6 +266,9 @@ static ren_status issue_plan(const lanes *l, ren__step *step, uint32_t p)
         status =
             ren__replay_issue(&pp->replay, l->s, pp->externals, p, step->clock.tasks, &step->path);
     }
+    if (step->launches && step->path == REN_PATH_QUEUED) {
+        ren__submit_count_commands(l->s, sp->need); /* a trace ended since it was asked */
+    }
     if (status == REN_PENDING) {
         /* relaxed: the step itself holds the plan until its finish. */
         atomic_fetch_add_explicit(&sp->in_flight, 1, memory_order_relaxed);
@@ -447,6 +450,31 @@ static void commit_slots(ren_trainer *t, ren__step *step, uint32_t commit)
     }
 }
 
+/* Commands of the step, by stream; of the plan a launch if `launches`, else those of its tasks. */
+static void set_need(const ren__step *step, uint32_t launches, uint32_t need[REN_STREAM_COUNT])
+{
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        need[i] = (launches ? 1u : step->plan->need[i]) + REN__REJOIN_NEED;
+    }
+    need[REN_STREAM_TRANS] += step->trainer->input_count + 3;
+    need[REN_STREAM_UPDATE] += 8 + MOST_COUNTS_COPIES;
+    for (uint32_t i = 0; step->timed && i < REN_STREAM_COUNT; i++) {
+        need[i] *= 3; /* at most two stamps for each command */
+    }
+}
+
+/* The steps before this one have been issued, so its place and phase are known, and whether it will
+ * be a launch. That leaves the lanes room for the next one's transfer however large the plan is. */
+static void renew_need(void *self, uint32_t need[REN_STREAM_COUNT])
+{
+    ren__step *step = self;
+    const ren_trainer *t = step->trainer;
+    uint32_t place = (uint32_t)(t->issue_count % REN__INPUT_SLOTS);
+    step->launches =
+        !t->sync && ren__replay_will_launch(&take_phase(step)->replay, place, step->timed);
+    set_need(step, step->launches, need);
+}
+
 static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *desc,
                          ren_job *out_job)
 {
@@ -460,14 +488,8 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
     post.work.self = step;
     post.work.stream = REN_STREAM_UPDATE;
     post.work.timed = 1;
-    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
-        post.work.need[i] = step->plan->need[i] + REN__REJOIN_NEED;
-    }
-    post.work.need[REN_STREAM_TRANS] += t->input_count + 3;
-    post.work.need[REN_STREAM_UPDATE] += 7 + MOST_COUNTS_COPIES;
-    for (uint32_t i = 0; step->timed && i < REN_STREAM_COUNT; i++) {
-        post.work.need[i] *= 3; /* at most two stamps for each command */
-    }
+    post.work.renew_need = renew_need;
+    set_need(step, 0, post.work.need);
     if (step->uses_stage) {
         post.stage = ren__stage_run;
         post.stage_user = &step->stage;
@@ -520,6 +542,7 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     step->user = desc->user;
     step->path = REN_PATH_QUEUED;
     step->updates = 0;
+    step->launches = 0;
     step->unfetched = 0;
     step->timed = ren__trace_on(ren__runtime_trace(t->rt));
     *step->control = t->scalars;

@@ -83,6 +83,7 @@ typedef struct ren__step {
     uint32_t unfetched;      /* [sub] its result could not be fetched */
     ren_step_result outcome; /* written by finish, read by the core behind it */
     uint32_t uses_stage;
+    uint32_t launches;     /* [sub] was to be a launch when its need was asked for */
     uint32_t timed;        /* a trace was open when it was posted */
     ren__step_clock clock; /* [sub], then finish; see times.h */
     /* The step's index until its inputs are consumed, then 0; see step.c. */

@@ -45,9 +45,9 @@ typedef struct step_figures {
 
 /* Of traced steps, each: device times, with stamps between the tasks. */
 typedef struct step_times {
-    double bubble; /* share of the streams' time, each from its first task of a step to its last,
+    double bubble;  /* share of the streams' time, each from its first task of a step to its last,
                           in which they ran none */
-    double step_ns;    /* wall time over steps */
+    double step_ns; /* wall time over steps */
     double latency_ns; /* from post to completion */
     double issue_ns;   /* the submitter's time */
     double device_ns;  /* from the first task to the last */

@@ -13,8 +13,10 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define SECOND UINT64_C(1000000000)
 
@@ -319,6 +321,68 @@ static void test_copies_run_beside_a_replay(void)
     ren_test_shutdown(rt);
 }
 
+/* The same for a plan that would fill the lanes' queues task by task: a launch takes next to
+ * nothing of them, so the next step's transfer is let in. Fails if a replay is charged with the
+ * commands of its tasks: then the second step waits for the end of the first, which waits for the
+ * test. */
+static void test_copies_run_beside_a_large_replay(void)
+{
+    enum {
+        LAYERS = 120
+    };
+    const int64_t dims[2] = {4, 8};
+    float x[4 * 8] = {0.5f};
+    ren_runtime_config config = ren_test_config();
+    ren_model *m = NULL;
+    ren_trainer *t = NULL;
+    ren_linear_options linear = ren_linear_options_default();
+    ren_trainer_config how = ren_trainer_config_default();
+    const ren_binding bindings[2] = {{"x", x, sizeof x}, {"y", x, sizeof x}};
+    ren_step_desc desc = ren_step_desc_default();
+    uint32_t consumed = 0;
+    ren_job job[2];
+    config.streams = 2; /* so one lane has most of the tasks */
+    ren_runtime *rt = ren_test_runtime(&config);
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, &m, NULL), REN_OK);
+    ren_tensor h = ren_input(m, "x", REN_F32, dims, 2);
+    linear.units = 8;
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        char name[2][16];
+        (void)snprintf(name[0], sizeof name[0], "l%u", (unsigned)i);
+        (void)snprintf(name[1], sizeof name[1], "a%u", (unsigned)i);
+        h = ren_tanh(m, name[1], ren_linear(m, name[0], h, &linear));
+    }
+    h = ren_mse(m, "loss", h, ren_input(m, "y", REN_F32, dims, 2));
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(m, h, &how, &t, NULL), REN_OK);
+    desc.bindings = bindings;
+    desc.binding_count = 2;
+    desc.deliver = REN_DELIVER_NONE;
+    for (uint32_t i = 0; i < 6; i++) {
+        CU_ASSERT_EQUAL_FATAL(ren_trainer_step(t, &desc, &job[0]), REN_OK);
+        net_wait(rt, job[0]);
+    }
+    ren_test_hold(rt, REN_STREAM_UPDATE);
+    desc.inputs_consumed = raise_counter;
+    desc.user = &consumed;
+    for (uint32_t i = 0; i < 2; i++) {
+        CU_ASSERT_EQUAL_FATAL(ren_trainer_step(t, &desc, &job[i]), REN_OK);
+    }
+    for (uint32_t i = 0; i < 5000 && __atomic_load_n(&consumed, __ATOMIC_ACQUIRE) < 2; i++) {
+        const struct timespec ms = {0, 1000000};
+        (void)nanosleep(&ms, NULL);
+    }
+    CU_ASSERT_EQUAL(__atomic_load_n(&consumed, __ATOMIC_ACQUIRE), 2);
+    CU_ASSERT_EQUAL(ren_job_status(rt, job[0]), REN_PENDING);
+    ren_test_release(rt, REN_STREAM_UPDATE);
+    net_wait(rt, job[1]);
+    ren_stats stats = ren_stats_default();
+    CU_ASSERT_EQUAL(ren_runtime_stats(rt, &stats), REN_OK);
+    CU_ASSERT_EQUAL(stats.steps_graph, 5);
+    ren_trainer_destroy(t);
+    ren_model_destroy(m);
+    ren_test_shutdown(rt);
+}
+
 /* ------------------------------------------------------------------ life */
 
 /* Host heap in use. A sanitizer's allocator does not answer; it looks for leaks itself. */
@@ -511,6 +575,7 @@ int main(int argc, char **argv)
         {"test_only_steady_steps_are_captured", test_only_steady_steps_are_captured},
         {"test_path_is_reported", test_path_is_reported},
         {"test_copies_run_beside_a_replay", test_copies_run_beside_a_replay},
+        {"test_copies_run_beside_a_large_replay", test_copies_run_beside_a_large_replay},
         {"test_flips_stay_flat", test_flips_stay_flat},
         {"test_captures_while_the_host_works", test_captures_while_the_host_works},
         {"test_destroy_with_replays_in_flight", test_destroy_with_replays_in_flight},

@@ -160,8 +160,13 @@ static void test_trace_shows_steps(void)
     CU_ASSERT_EQUAL(count_spans(&f, "steps", "graph"), spec.steps - spec.after);
     CU_ASSERT_EQUAL(count_spans(&f, "submitter", "issue step"), spec.steps);
     CU_ASSERT(count_spans(&f, "host posts", "post") >= spec.steps);
-    CU_ASSERT(count_spans(&f, "stream COMP_1", "conv_fwd") >= spec.steps);
-    CU_ASSERT(count_spans(&f, "stream UPDATE", "sgd") >= spec.steps);
+    size_t convolutions = 0, updates = 0;
+    for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
+        convolutions += count_spans(&f, stream_rows[s], "conv_fwd");
+        updates += count_spans(&f, stream_rows[s], "sgd");
+    }
+    CU_ASSERT(convolutions >= spec.steps && convolutions % spec.steps == 0);
+    CU_ASSERT(updates >= spec.steps && updates % spec.steps == 0);
     trace_file_free(&f);
     run_end(&r);
     CU_ASSERT_EQUAL(out.graph_steps, spec.steps - spec.after);
@@ -183,11 +188,6 @@ static void await_more(const uint32_t *counter, uint32_t than)
     }
 }
 
-static void raise_counter(void *user)
-{
-    __atomic_fetch_add((uint32_t *)user, 1, __ATOMIC_RELEASE);
-}
-
 static ren_status enqueue_nothing(void *user, const ren_device_io *io)
 {
     (void)user;
@@ -195,76 +195,94 @@ static ren_status enqueue_nothing(void *user, const ren_device_io *io)
     return REN_OK;
 }
 
-static ren_job post_step(run *r, uint32_t *consumed)
+/* Layers that take the CPU device a tenth of a second or so. */
+enum {
+    WIDE = 1024,
+    ROWS = 128,
+    WARM = 6,
+    TRIES = 10
+};
+
+static ren_trainer *wide_trainer(ren_runtime *rt, ren_model **out_model)
 {
-    ren_binding bindings[2] = {{"x", r->x, r->n.row * r->n.batch * sizeof(float)},
-                               {"labels", r->labels, r->n.batch * sizeof(int32_t)}};
+    const int64_t dims[2] = {ROWS, WIDE};
+    ren_linear_options linear = ren_linear_options_default();
+    ren_trainer_config config = ren_trainer_config_default();
+    ren_trainer *t = NULL;
+    linear.units = WIDE;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, NULL, out_model, NULL), REN_OK);
+    ren_tensor x = ren_input(*out_model, "x", REN_F32, dims, 2);
+    ren_tensor h = ren_linear(*out_model, "b", ren_linear(*out_model, "a", x, &linear), &linear);
+    h = ren_mse(*out_model, "loss", h, ren_input(*out_model, "y", REN_F32, dims, 2));
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(*out_model, h, &config, &t, NULL), REN_OK);
+    return t;
+}
+
+static ren_job post_step(ren_trainer *t, const float *x)
+{
+    const size_t bytes = sizeof(float) * ROWS * WIDE;
+    const ren_binding bindings[2] = {{"x", x, bytes}, {"y", x, bytes}};
     ren_step_desc desc = ren_step_desc_default();
     ren_job job;
     desc.bindings = bindings;
     desc.binding_count = 2;
-    desc.inputs_consumed = raise_counter;
-    desc.user = consumed;
     desc.deliver = REN_DELIVER_NONE;
-    CU_ASSERT_EQUAL_FATAL(ren_trainer_step(r->t, &desc, &job), REN_OK);
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_step(t, &desc, &job), REN_OK);
     return job;
 }
 
+/* Pairs of steps of which the second's transfer lies inside the first's span. */
+static uint32_t count_beside(const trace_file *f)
+{
+    uint32_t beside = 0;
+    for (uint32_t i = 0; i < TRIES; i++) {
+        uint64_t n = WARM + 1 + 2 * i;
+        const trace_span *step = find_span(f, "steps", "step graph", n);
+        const trace_span *x = find_span(f, "stream TRANS", "x copy", n + 1);
+        const trace_span *control = find_span(f, "stream TRANS", "control copy", n + 1);
+        CU_ASSERT_FATAL(step && x && control);
+        beside += x->begin_ns >= step->begin_ns && control->end_ns <= step->end_ns;
+    }
+    return beside;
+}
+
 /* Proves: on the graph path the copy of batch N + 1 runs while step N does, and the trace shows it
- * there. COMP_3 is held, so that the replay of step N has begun and cannot end; then step N + 1 is
- * posted, and COMP_3 let go when its inputs are consumed. Fails if copies are part of the graph or
- * wait for the step before (the test hangs), or if the file shows them at another time. */
+ * there. Step N + 1 is posted when the replay of step N has begun, which then takes a while. (The
+ * posting thread may be put aside for so long that the step is over, hence several tries.) Fails if
+ * copies are part of the graph, wait for the step before, or are shown at another time. */
 static void test_trace_shows_copies_beside_a_step(void)
 {
-    static run_result out;
-    run_spec spec = small_run(NET_BRANCH);
-    uint32_t consumed = 0, ops = 0;
+    uint32_t ops = 0;
     trace_file f;
-    run r;
+    ren_model *m = NULL;
     if (ren_test_device() != REN_DEVICE_CPU) {
-        ren_test_skip("holds a lane in the middle of a graph, which the CPU device alone can");
+        ren_test_skip("waits for a command inside a graph, which only the CPU device tells of");
         return;
     }
-    ren_runtime *rt = run_runtime(&spec);
-    run_begin(&r, rt, &spec, &out);
+    ren_runtime *rt = ren_test_runtime(NULL);
+    ren_trainer *t = wide_trainer(rt, &m);
+    float *x = calloc(ROWS * WIDE, sizeof *x);
     ren_test_trace(rt, count_ops, &ops); /* the graphs captured from here on tell, too */
     begin_trace(rt);
-    while (r.next < 6) {
-        run_step(&r);
+    for (uint32_t i = 0; i < WARM; i++) {
+        net_wait(rt, post_step(t, x));
     }
-    ren_job_desc d = ren_job_desc_default();
-    d.kind = REN_JOB_DEVICE;
-    d.stream = REN_STREAM_COMP_3;
-    d.enqueue = enqueue_nothing;
-    d.deliver = REN_DELIVER_NONE;
-    ren_test_hold(rt, REN_STREAM_COMP_3);
-    CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
-    uint32_t before = __atomic_load_n(&ops, __ATOMIC_ACQUIRE);
-    ren_job first = post_step(&r, &consumed);
-    await_more(&ops, before);
-    ren_job second = post_step(&r, &consumed);
-    await_more(&consumed, 1);
-    CU_ASSERT_EQUAL(ren_job_status(rt, first), REN_PENDING);
-    ren_test_release(rt, REN_STREAM_COMP_3);
-    net_wait(rt, second);
+    for (uint32_t i = 0; i < TRIES; i++) {
+        uint32_t before = __atomic_load_n(&ops, __ATOMIC_ACQUIRE);
+        ren_job first = post_step(t, x);
+        await_more(&ops, before);
+        net_wait(rt, post_step(t, x));
+        net_wait(rt, first);
+    }
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, 10 * SECOND), REN_OK);
     ren_test_trace(rt, NULL, NULL);
     read_trace(rt, &f);
     check_rows(&f);
-    check_arrows(&f);
-    const trace_span *step = find_span(&f, "steps", "step graph", 7);
-    const trace_span *next = find_span(&f, "steps", "step graph", 8);
-    CU_ASSERT_FATAL(step && next);
-    static const char *const copies[] = {"x copy", "labels copy", "control copy"};
-    for (size_t i = 0; i < REN_TEST_COUNT(copies); i++) {
-        const trace_span *copy = find_span(&f, "stream TRANS", copies[i], 8);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(copy);
-        CU_ASSERT(copy->begin_ns >= step->begin_ns && copy->end_ns <= step->end_ns);
-        CU_ASSERT(copy->end_ns <= next->begin_ns);
-    }
+    CU_ASSERT(count_beside(&f) > 0);
     trace_file_free(&f);
-    run_end(&r);
-    run_free(&out);
+    ren_trainer_destroy(t);
+    ren_model_destroy(m);
+    free(x);
     ren_test_shutdown(rt);
 }
 
@@ -441,7 +459,7 @@ static void test_stats_agree_with_the_file(void)
     CU_ASSERT(stats.timed_latency_ns > stats.timed_device_ns ||
               ren_test_device() != REN_DEVICE_CPU);
     CU_ASSERT(stats.timed_issue_ns > 0);
-    CU_ASSERT(stats.timed_events > 0 && stats.timed_events % spec.steps == 0);
+    CU_ASSERT_EQUAL(stats.timed_events % spec.steps, 0);
     trace_file_free(&f);
     run_end(&r);
     run_free(&out);
