@@ -261,14 +261,27 @@ static ren_status check_joined(const ren__op_desc *d, ren_error *err)
     return REN_OK;
 }
 
+/* An operand that may be of any dtype of floats. */
+static ren_status is_float(const ren__op_desc *d, uint32_t operand, ren_error *err)
+{
+    ren_dtype dtype = d->operand[operand].dtype;
+    if (dtype != REN_F32 && dtype != REN_F16 && dtype != REN_BF16) {
+        return FAIL(REN_ERR_UNSUPPORTED, "operand %u has dtype %d; f32, f16 or bf16 is taken",
+                    operand, (int)dtype);
+    }
+    return REN_OK;
+}
+
 static ren_status check_xent(const ren__op_desc *d, ren_error *err)
 {
     if (!(d->alpha >= 0.0f && d->alpha < 1.0f)) {
         return FAIL(REN_ERR_INVALID_ARGUMENT, "label smoothing must be at least 0 and below 1");
     }
-    TRY(dtypes(d, 0, 0, REN_F32, err));
+    /* Of logits and their gradient; probabilities are f32. */
+    TRY(is_float(d, d->kind == REN__OP_XENT_FWD ? 0u : 3u, err));
+    TRY(dtypes(d, d->kind == REN__OP_XENT_FWD ? 3u : 0u, d->kind == REN__OP_XENT_FWD ? 3u : 0u,
+               REN_F32, err));
     TRY(dtypes(d, 1, 1, REN_I32, err));
-    TRY(dtypes(d, 3, 3, REN_F32, err));
     TRY(shape2(d, 0, -1, -1, err));
     TRY(shape1(d, 1, d->operand[0].dims[0], err));
     if (d->kind == REN__OP_XENT_FWD) {
@@ -296,10 +309,14 @@ static ren_status check_distance(const ren__op_desc *d, ren_error *err)
     if (huber && !(d->alpha > 0.0f)) {
         return FAIL(REN_ERR_INVALID_ARGUMENT, "huber's delta must be above 0");
     }
+    TRY(is_float(d, 0, err));
+    TRY(is_float(d, 1, err));
+    TRY(elements(d, 1, ren__tensor_elements(&d->operand[0]), err));
     if (d->kind == REN__OP_MSE_BWD || d->kind == REN__OP_HUBER_BWD) {
-        return check_flat(d, 1u << 0 | 1u << 1 | 1u << 3, err);
+        TRY(dtypes(d, 3, 3, d->operand[0].dtype, err));
+        return elements(d, 3, ren__tensor_elements(&d->operand[0]), err);
     }
-    TRY(check_flat(d, 1u << 0 | 1u << 1, err));
+    TRY(dtypes(d, 2, 2, REN_F32, err));
     return elements(d, 2, 1, err);
 }
 

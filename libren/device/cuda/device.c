@@ -207,7 +207,8 @@ static ren_status read_caps(ren__device *dev, ren_error *err)
     dev->caps.pageable_copies = 0;
     dev->caps.conv_weights_ohwi = 1;
     dev->caps.graphs = 1;
-    dev->caps.fusions |= REN__FUSE_LINEAR_ACT | REN__FUSE_WEIGHT_BIAS | REN__FUSE_GELU;
+    dev->caps.fusions |=
+        REN__FUSE_LINEAR_ACT | REN__FUSE_WEIGHT_BIAS | REN__FUSE_GELU | REN__FUSE_HALF_LOSS;
     dev->caps.fusions |= REN__FUSE_CONV_ACT;
     dev->caps.memory_bytes = properties.totalGlobalMem;
     dev->caps.costs = ren__cuda_costs(&properties, dev->ordinal);

@@ -101,27 +101,41 @@ cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const float *x, const flo
                                   const float *running_var, float eps, float *y, uint64_t rows,
                                   uint64_t channels);
 
-/* ------------------------------------------------------------------ loss.cu: state may be NULL,
- * or its loss_scale multiplies the gradient */
+/* ------------------------------------------------------------------ loss.cu */
 
-uint64_t ren__cuda_k_xent_scratch(uint64_t rows);
-cudaError_t ren__cuda_k_xent_forward(cudaStream_t stream, const float *logits,
-                                     const int32_t *labels, float smoothing, float *loss,
-                                     float *probability, uint64_t rows, uint64_t classes,
-                                     void *partial);
-cudaError_t ren__cuda_k_xent_backward(cudaStream_t stream, const float *probability,
-                                      const int32_t *labels, float smoothing,
-                                      const ren__state *state, float *dlogits, uint64_t rows,
-                                      uint64_t classes);
+typedef struct ren__xent {
+    ren_dtype dtype; /* of logits and gradient */
+    const void *logits;
+    const int32_t *labels;
+    float *probability; /* written by the forward pass, read by the backward pass */
+    float *loss;
+    void *gradient;
+    const ren__state *state; /* NULL, or its loss_scale multiplies the gradient */
+    uint64_t rows, classes;
+    float smoothing;
+    uint32_t *ticket; /* see ticket.c; may be NULL, and a second launch joins the parts */
+} ren__xent;
+
+uint64_t ren__cuda_k_xent_scratch(uint64_t rows, uint64_t classes);
+cudaError_t ren__cuda_k_xent_forward(cudaStream_t stream, const ren__xent *x, void *partial);
+cudaError_t ren__cuda_k_xent_backward(cudaStream_t stream, const ren__xent *x);
 
 /* The mean of a function of x - target: its square, or with `huber` the Huber function. */
+typedef struct ren__distance {
+    ren_dtype dtype; /* of x and gradient */
+    ren_dtype target_dtype;
+    int huber;
+    float delta;
+    const void *x, *target;
+    float *loss;    /* the forward pass, where gradient is NULL */
+    void *gradient; /* the backward pass */
+    const ren__state *state;
+    uint64_t n;
+    uint32_t *ticket; /* as above */
+} ren__distance;
+
 uint64_t ren__cuda_k_distance_scratch(uint64_t n);
-cudaError_t ren__cuda_k_distance_forward(cudaStream_t stream, int huber, float delta,
-                                         const float *x, const float *target, float *loss,
-                                         uint64_t n, void *partial);
-cudaError_t ren__cuda_k_distance_backward(cudaStream_t stream, int huber, float delta,
-                                          const float *x, const float *target,
-                                          const ren__state *state, float *dx, uint64_t n);
+cudaError_t ren__cuda_k_distance(cudaStream_t stream, const ren__distance *d, void *partial);
 
 /* ------------------------------------------------------------------ train.cu */
 

@@ -11,9 +11,10 @@
 
 #include "kernels.h"
 
-#define REN_THREADS    256u
-#define REN_MAX_BLOCKS 2048u /* of a kernel that strides over its elements */
-#define REN_WARP       32u
+#define REN_THREADS     256u
+#define REN_MAX_BLOCKS  2048u /* of a kernel that strides over its elements */
+#define REN_FLAT_BLOCKS 8192u /* the same, of one that reads packs: see pack.cuh */
+#define REN_WARP        32u
 
 #ifndef REN_LAUNCH
 #define REN_LAUNCH(kernel, blocks, threads, stream, params)                                        \

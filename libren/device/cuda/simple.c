@@ -231,41 +231,43 @@ static const ren__state *scaled_by(const ren__op *op, void *const o[REN__OPERAND
     return op->desc.dynamic_scale ? o[4] : NULL;
 }
 
-static ren_status xent_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
-                               void *const o[REN__OPERANDS], void *workspace)
+static ren_status xent(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                       void *const o[REN__OPERANDS], void *workspace)
 {
+    int forward = op->desc.kind == REN__OP_XENT_FWD;
+    ren__xent x = {.dtype = op->desc.operand[forward ? 0 : 3].dtype,
+                   .logits = forward ? o[0] : NULL,
+                   .labels = o[1],
+                   .probability = o[forward ? 3 : 0],
+                   .loss = forward ? o[2] : NULL,
+                   .gradient = forward ? NULL : o[3],
+                   .state = forward ? NULL : scaled_by(op, o),
+                   .rows = rows_of(op, 0),
+                   .classes = channels_of(op, 0),
+                   .smoothing = op->desc.alpha,
+                   .ticket = op->ticket};
     return REN__CUDA(dev, NULL,
-                     ren__cuda_k_xent_forward(lane->stream, o[0], o[1], op->desc.alpha, o[2], o[3],
-                                              rows_of(op, 0), channels_of(op, 0), workspace));
+                     forward ? ren__cuda_k_xent_forward(lane->stream, &x, workspace)
+                             : ren__cuda_k_xent_backward(lane->stream, &x));
 }
 
-static ren_status xent_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
-                                void *const o[REN__OPERANDS], void *workspace)
+static ren_status distance(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                           void *const o[REN__OPERANDS], void *workspace)
 {
-    (void)workspace;
-    return REN__CUDA(dev, NULL,
-                     ren__cuda_k_xent_backward(lane->stream, o[0], o[1], op->desc.alpha,
-                                               scaled_by(op, o), o[3], rows_of(op, 0),
-                                               channels_of(op, 0)));
-}
-
-static ren_status distance_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
-                                   void *const o[REN__OPERANDS], void *workspace)
-{
-    return REN__CUDA(dev, NULL,
-                     ren__cuda_k_distance_forward(lane->stream, op->desc.kind == REN__OP_HUBER_FWD,
-                                                  op->desc.alpha, o[0], o[1], o[2], count_of(op, 0),
-                                                  workspace));
-}
-
-static ren_status distance_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
-                                    void *const o[REN__OPERANDS], void *workspace)
-{
-    (void)workspace;
-    return REN__CUDA(dev, NULL,
-                     ren__cuda_k_distance_backward(lane->stream, op->desc.kind == REN__OP_HUBER_BWD,
-                                                   op->desc.alpha, o[0], o[1], scaled_by(op, o),
-                                                   o[3], count_of(op, 0)));
+    ren__op_kind kind = op->desc.kind;
+    int forward = kind == REN__OP_MSE_FWD || kind == REN__OP_HUBER_FWD;
+    ren__distance d = {.dtype = op->desc.operand[0].dtype,
+                       .target_dtype = op->desc.operand[1].dtype,
+                       .huber = kind == REN__OP_HUBER_FWD || kind == REN__OP_HUBER_BWD,
+                       .delta = op->desc.alpha,
+                       .x = o[0],
+                       .target = o[1],
+                       .loss = forward ? o[2] : NULL,
+                       .gradient = forward ? NULL : o[3],
+                       .state = forward ? NULL : scaled_by(op, o),
+                       .n = count_of(op, 0),
+                       .ticket = op->ticket};
+    return REN__CUDA(dev, NULL, ren__cuda_k_distance(lane->stream, &d, workspace));
 }
 
 /* ------------------------------------------------------------------ create */
@@ -292,12 +294,12 @@ static const struct {
     [REN__OP_ADD] = {add, 1},
     [REN__OP_CONCAT] = {concat, 1},
     [REN__OP_SPLIT] = {concat, 1},
-    [REN__OP_XENT_FWD] = {xent_forward, 2},
-    [REN__OP_XENT_BWD] = {xent_backward, 1},
-    [REN__OP_MSE_FWD] = {distance_forward, 2},
-    [REN__OP_MSE_BWD] = {distance_backward, 1},
-    [REN__OP_HUBER_FWD] = {distance_forward, 2},
-    [REN__OP_HUBER_BWD] = {distance_backward, 1},
+    [REN__OP_XENT_FWD] = {xent, 2},
+    [REN__OP_XENT_BWD] = {xent, 1},
+    [REN__OP_MSE_FWD] = {distance, 2},
+    [REN__OP_MSE_BWD] = {distance, 1},
+    [REN__OP_HUBER_FWD] = {distance, 2},
+    [REN__OP_HUBER_BWD] = {distance, 1},
     [REN__OP_CAST] = {cast, 1},
 };
 
@@ -310,7 +312,7 @@ static uint64_t workspace_of(const ren__op *op)
     case REN__OP_BATCH_NORM_BWD:
         return ren__cuda_k_norm_scratch(rows_of(op, 0), channels_of(op, 0));
     case REN__OP_XENT_FWD:
-        return ren__cuda_k_xent_scratch(rows_of(op, 0));
+        return ren__cuda_k_xent_scratch(rows_of(op, 0), channels_of(op, 0));
     case REN__OP_MSE_FWD:
     case REN__OP_HUBER_FWD:
         return ren__cuda_k_distance_scratch(count_of(op, 0));
@@ -323,8 +325,11 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
                                    ren_error *err)
 {
     const ren__op_desc *desc = &op->desc;
-    (void)dev;
     (void)err;
+    if (desc->kind == REN__OP_XENT_FWD || desc->kind == REN__OP_MSE_FWD ||
+        desc->kind == REN__OP_HUBER_FWD) {
+        op->ticket = ren__cuda_ticket_take(dev);
+    }
     op->launch = table[desc->kind].launch;
     needs->commands = table[desc->kind].commands;
     needs->workspace_bytes = workspace_of(op);
