@@ -9,6 +9,17 @@
  * Order     jobs of a lane finish in the order of their issue, so a stream's timeline only grows.
  * Memory    never allocates.
  *
+ * How early it is awake. Waking a thread takes 5 to 20 us, as long as an empty job takes on a GPU.
+ * So where commands go to a device of their own the thread is awake before it is needed, twice: it
+ * stays awake for `stay_ns` behind a batch, giving the processor away all the time; and when it
+ * sleeps the submitter rings before it enqueues a job's commands, so that the wake-up goes on
+ * beside the launch. It then waits awake for the batch, for as long, and sleeps again if none
+ * comes.
+ *   From launch to callback of an empty job on an H200, the median: 14 us with neither and 9 with
+ * both where jobs follow at once, 30 and 14 where they come every 200 us. The price is up to 50 us
+ * of one processor behind a batch that no other follows, 2% of one in a stream of 1 ms jobs. On the
+ * CPU device, whose lanes need the processor themselves, `stay_ns` is 0 and neither happens.
+ *
  * What a finish publishes   In this order: the timeline; the slot's word (release: who reads DONE
  *           sees the job's effects); the dependants' list, closed by one exchange and sent to the
  *           submitter; the delivery. After the delivery the slot may be reused at any moment and
@@ -350,7 +361,7 @@ static uint64_t next_batch(ren_runtime *rt, ren__lane *lane, uint64_t seq)
     next_place next = {lane, seq};
     for (;;) {
         uint32_t key;
-        if (is_published(&next) || ren__yield_for(is_published, &next)) {
+        if (is_published(&next) || ren__yield_for(is_published, &next, rt->stay_ns)) {
             return seq;
         }
         key = ren__doorbell_prepare(&lane->bell);

@@ -47,6 +47,13 @@ ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane)
     return status;
 }
 
+void ren__lane_announce(ren_runtime *rt, ren__lane *lane)
+{
+    if (rt->stay_ns) {
+        ren__doorbell_ring_if_asleep(&lane->bell);
+    }
+}
+
 ren_status ren__lane_wait_point(ren_runtime *rt, ren__lane *lane, uint32_t other, uint64_t seq)
 {
     ren__lane *from = &rt->lanes[other];

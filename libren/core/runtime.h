@@ -57,6 +57,7 @@
 #define REN__BATCH_NOTIFIES 8u
 #define REN__JOB_COMMANDS   192u /* no plain job takes more: waits and fences, itself, a record */
 #define REN__DRAIN_BATCH    32u
+#define REN__STAY_NS        50000u      /* see complete.c */
 #define REN__DEP_CLOSED     0xffffffffu /* dependants: the job is done */
 
 /* Who completes jobs: the lanes' threads, the submitter, an abort. Each has its own row of
@@ -348,6 +349,7 @@ struct ren_runtime {
     ren__lane lanes[REN__LANES];
     ren__worker_counters workers[REN__WORKERS];
     _Atomic uint64_t timeline[REN_STREAM_COUNT];
+    uint64_t stay_ns;        /* [set] completion threads stay awake so long, see complete.c */
     ren__doorbell done_bell; /* ren_wait, ren_timeline_wait, ren_runtime_drain */
     ren__doorbell pump_bell; /* ren_wait_any */
     _Atomic uint32_t wake_epoch;
@@ -396,10 +398,10 @@ typedef struct ren__deadline {
     uint64_t at_ns; /* UINT64_MAX = never */
 } ren__deadline;
 ren__deadline ren__deadline_in(uint64_t timeout_ns);
-/* Before a thread of libren's sleeps: give the processor away a few times, since the next work is
- * often about to come, and a sleep and its wake-up cost as much as a hundred jobs. True when the
- * condition holds. */
-bool ren__yield_for(bool (*condition)(void *arg), void *arg);
+/* Before a thread of libren's sleeps: give the processor away a few times, and at least for `ns`,
+ * since the next work is often about to come, and a sleep and its wake-up cost as much as a hundred
+ * jobs. True when the condition holds. */
+bool ren__yield_for(bool (*condition)(void *arg), void *arg, uint64_t ns);
 uint32_t ren__wait_begin(ren__doorbell *bell);
 void ren__wait_end(ren__doorbell *bell);
 /* Ends the wait itself. False when the deadline has passed. Where the host drives the submitter,
@@ -439,6 +441,8 @@ uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs); /* jobs taken
 /* lane.c */
 ren_status ren__lane_wait_point(ren_runtime *rt, ren__lane *lane, uint32_t other, uint64_t seq);
 ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane);
+/* Commands are about to be enqueued: wake the lane's thread beside that, see complete.c. */
+void ren__lane_announce(ren_runtime *rt, ren__lane *lane);
 /* Room for this many commands? Where there is none, what gives room back later is closed. */
 bool ren__lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands);
 

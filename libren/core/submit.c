@@ -542,6 +542,9 @@ static void issue(ren_runtime *rt, ren__slot *slot)
         return;
     }
     leave_lines(rt, slot);
+    if (slot->kind <= REN_JOB_DEVICE) {
+        ren__lane_announce(rt, lane);
+    }
     status = ren__issue_commands(rt, lane, slot);
     wake_issue_dependants(rt, slot);
     if (status != REN_OK) {
@@ -771,7 +774,7 @@ void ren__submitter_main(void *arg)
         if (atomic_load_explicit(&rt->stop_submitter, memory_order_acquire)) {
             return;
         }
-        if (!ren__yield_for(has_work, rt)) {
+        if (!ren__yield_for(has_work, rt, 0)) {
             sleep_until_rung(rt);
         }
     }

@@ -34,9 +34,10 @@ ren__deadline ren__deadline_in(uint64_t timeout_ns)
     return deadline;
 }
 
-bool ren__yield_for(bool (*condition)(void *arg), void *arg)
+bool ren__yield_for(bool (*condition)(void *arg), void *arg, uint64_t ns)
 {
-    for (uint32_t i = 0; i < YIELDS; i++) {
+    uint64_t until = ns ? ren__now_ns() + ns : 0;
+    for (uint32_t i = 0; i < YIELDS || (ns && ren__now_ns() < until); i++) {
         (void)sched_yield();
         if (condition(arg)) {
             return true;

@@ -10,7 +10,7 @@
 
 #include "../golden/nets.h"
 
-#define RUN_MOST_STEPS 256u
+#define RUN_MOST_STEPS 1536u
 
 typedef struct run_spec {
     net_kind kind;

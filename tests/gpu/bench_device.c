@@ -236,6 +236,57 @@ static void wait_for(ren_job job)
     check(ren_wait(rt, job, 20 * SECOND), "ren_wait");
 }
 
+static void pause_for(uint64_t ns)
+{
+    uint64_t until = bench_now_ns() + ns;
+    while (bench_now_ns() < until) {
+    }
+}
+
+/* Launch to callback of such a job, which comes `pause_ns` after the last. */
+static void bench_spaced_job(const bench *b, unsigned n, uint64_t pause_ns, const char *name)
+{
+    static const uint64_t nothing = 0;
+    uint64_t offset = ren_now_ns() - bench_now_ns();
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t seen;
+        pause_for(pause_ns);
+        atomic_store(&done_ns, 0);
+        (void)post_spin(REN_STREAM_COMP_1, &nothing, note_done);
+        while ((seen = atomic_load(&done_ns)) == 0) {
+        }
+        samples[i] = (double)(int64_t)(seen + offset - atomic_load(&launched_ns)) / 1e3;
+    }
+    keep_latency(b, name, n);
+}
+
+/* Launch to callback of such a job when a pump runs it: of a thread that pumps all the time, and of
+ * one that sleeps in ren_wait_any. */
+static void bench_pumped_job(const bench *b, unsigned n, int sleeps, const char *name)
+{
+    static const uint64_t nothing = 0;
+    uint64_t offset = ren_now_ns() - bench_now_ns();
+    for (unsigned i = 0; i < n; i++) {
+        uint32_t delivered = 0;
+        ren_job_desc d = ren_job_desc_default();
+        d.kind = REN_JOB_DEVICE;
+        d.stream = REN_STREAM_COMP_1;
+        d.enqueue = run_spin;
+        d.enqueue_user = (void *)(uintptr_t)&nothing;
+        d.done = note_done;
+        check(ren_post(rt, &d, NULL), "ren_post");
+        while (!delivered) {
+            if (sleeps) {
+                (void)ren_wait_any(rt, SECOND);
+            }
+            check(ren_pump(rt, 0, 0, 0, &delivered), "ren_pump");
+        }
+        samples[i] =
+            (double)(int64_t)(atomic_load(&done_ns) + offset - atomic_load(&launched_ns)) / 1e3;
+    }
+    keep_latency(b, name, n);
+}
+
 /* Post to callback, and launch to callback, of a job that does next to nothing. */
 static void bench_job(const bench *b, unsigned n)
 {
@@ -303,6 +354,20 @@ static void bench_cpu_of_long_job(const bench *b)
          (cpu_seconds() - used) * 1e9 / (double)(bench_now_ns() - start) * 100.0);
 }
 
+/* Processor time of libren's threads and the driver's, while the host awaits one job of `ns` after
+ * the other. */
+static void bench_cpu_of_jobs(const bench *b, uint64_t ns, unsigned n, const char *name)
+{
+    const uint64_t length = ns;
+    double used = cpu_seconds();
+    uint64_t start = bench_now_ns();
+    for (unsigned i = 0; i < n; i++) {
+        wait_for(post_spin(REN_STREAM_COMP_1, &length, NULL));
+    }
+    keep(b, name, "cpu", "%",
+         (cpu_seconds() - used) * 1e9 / (double)(bench_now_ns() - start) * 100.0);
+}
+
 /* A 0.1 ms job beside a 50 ms one: from its launch to its callback, less its own time; and the same
  * with nothing beside it, which tells how much of that is the job's own. */
 static void bench_short_beside(const bench *b, uint64_t beside_ns, const char *name)
@@ -314,9 +379,7 @@ static void bench_short_beside(const bench *b, uint64_t beside_ns, const char *n
     for (unsigned i = 0; i < n; i++) {
         ren_job long_job = post_spin(REN_STREAM_COMP_1, &slow, NULL);
         uint64_t seen;
-        uint64_t pause = bench_now_ns() + 1000000u;
-        while (bench_now_ns() < pause) {
-        }
+        pause_for(1000000u);
         atomic_store(&done_ns, 0);
         (void)post_spin(REN_STREAM_COMP_3, &quick, note_done);
         while ((seen = atomic_load(&done_ns)) == 0) {
@@ -388,7 +451,13 @@ int main(int argc, char **argv)
     bench_host_function(&b, n);
     bench_queue(&b);
     bench_job(&b, n);
+    bench_spaced_job(&b, n / 4u, 200000u, "job_every_200us_launch_to_callback");
+    bench_spaced_job(&b, n / 10u, 2000000u, "job_every_2ms_launch_to_callback");
+    bench_pumped_job(&b, n / 2u, 0, "job_launch_to_busy_pump");
+    bench_pumped_job(&b, n / 2u, 1, "job_launch_to_wait_any");
     bench_throughput(&b);
+    bench_cpu_of_jobs(&b, 1000000u, n / 8u, "jobs_of_1ms");
+    bench_cpu_of_jobs(&b, SHORT_NS, n / 2u, "jobs_of_100us");
     bench_cpu_of_long_job(&b);
     bench_short_beside(&b, 1000, "short_alone");
     bench_short_beside(&b, LONG_NS, "short_beside_long");

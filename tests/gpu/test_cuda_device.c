@@ -90,6 +90,61 @@ static unsigned char *device(test_table *t, uint64_t bytes)
     return out;
 }
 
+/* The end of a sync shows all that the lane wrote before the record, copies to the host included,
+ * short and long waits, and says nothing of a later record of another event. Fails if the counter
+ * that a waiter looks at can be ahead of the work. */
+static void test_sync_shows_what_the_lane_wrote(void)
+{
+    enum {
+        BYTES = 1 << 20
+    };
+    test_table *t = test_cuda();
+    ren__event *event[2];
+    unsigned char *host;
+    unsigned char *dev;
+    gate g;
+    if (!t) {
+        return;
+    }
+    host = pinned(t, 2 * BYTES);
+    dev = device(t, 2 * BYTES);
+    for (int i = 0; i < 2; i++) {
+        CU_ASSERT_EQUAL_FATAL(t->api->event_create(t->dev, 1, &event[i]), REN_OK);
+    }
+    for (uint32_t round = 0; round < 3000; round++) {
+        uint32_t lane = round % REN__LANES;
+        uint64_t bytes = round % 7 ? 4096 : BYTES;
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t value = (round + i) % 251;
+            CU_ASSERT_EQUAL(t->api->fill(t->dev, lane, dev + i * BYTES, value, bytes), REN_OK);
+            CU_ASSERT_EQUAL(t->api->copy(t->dev, lane, host + i * BYTES, dev + i * BYTES, bytes),
+                            REN_OK);
+            CU_ASSERT_EQUAL(t->api->event_record(t->dev, lane, event[i]), REN_OK);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            CU_ASSERT_EQUAL(t->api->event_sync(t->dev, event[i]), REN_OK);
+            CU_ASSERT_EQUAL(host[i * BYTES], (round + i) % 251);
+            CU_ASSERT_EQUAL(host[i * BYTES + bytes - 1], (round + i) % 251);
+        }
+    }
+    /* The first event is reached, the second is held: its sync comes back only when it is open. */
+    CU_ASSERT_EQUAL(t->api->event_record(t->dev, 0, event[0]), REN_OK);
+    hold(t, 0, &g);
+    CU_ASSERT_EQUAL(t->api->fill(t->dev, 0, dev, 252, BYTES), REN_OK);
+    CU_ASSERT_EQUAL(t->api->copy(t->dev, 0, host, dev, BYTES), REN_OK);
+    CU_ASSERT_EQUAL(t->api->event_record(t->dev, 0, event[1]), REN_OK);
+    CU_ASSERT_EQUAL(t->api->event_sync(t->dev, event[0]), REN_OK);
+    CU_ASSERT_NOT_EQUAL(host[BYTES - 1], 252);
+    gate_open(&g);
+    CU_ASSERT_EQUAL(t->api->event_sync(t->dev, event[1]), REN_OK);
+    CU_ASSERT_EQUAL(host[BYTES - 1], 252);
+    for (int i = 0; i < 2; i++) {
+        t->api->event_destroy(t->dev, event[i]);
+    }
+    t->api->mem_free(t->dev, dev, 2 * BYTES);
+    t->api->host_free(t->dev, host, 2 * BYTES);
+}
+
 static void test_open_refusals_say_why(void)
 {
     test_table *t = test_cuda();
@@ -482,6 +537,7 @@ static void test_stamps_are_in_order(void)
 
 static const ren_test_case cases[] = {
     {"test_open_refusals_say_why", test_open_refusals_say_why},
+    {"test_sync_shows_what_the_lane_wrote", test_sync_shows_what_the_lane_wrote},
     {"test_lanes_run_beside_a_held_lane", test_lanes_run_beside_a_held_lane},
     {"test_event_orders_lanes_under_delay", test_event_orders_lanes_under_delay},
     {"test_legacy_stream_is_no_barrier", test_legacy_stream_is_no_barrier},
