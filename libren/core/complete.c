@@ -10,15 +10,14 @@
  * Memory    never allocates.
  *
  * How early it is awake. Waking a thread takes 5 to 20 us, as long as an empty job takes on a GPU.
- * So where commands go to a device of their own the thread is awake before it is needed, twice: it
- * stays awake for `stay_ns` behind a batch, giving the processor away all the time; and when it
- * sleeps the submitter rings before it enqueues a job's commands, so that the wake-up goes on
- * beside the launch. It then waits awake for the batch, for as long, and sleeps again if none
- * comes.
+ * So where commands go to a device of their own (`wakes_early`) the thread is awake before it is
+ * needed, twice: it stays awake for STAY_NS behind a batch, giving the processor away all the time;
+ * and when it sleeps the submitter rings before it enqueues a job's commands, so that the wake-up
+ * goes on beside the launch. It then waits awake for the batch, for EXPECT_NS at most.
  *   From launch to callback of an empty job on an H200, the median: 14 us with neither and 9 with
- * both where jobs follow at once, 30 and 14 where they come every 200 us. The price is up to 50 us
- * of one processor behind a batch that no other follows, 2% of one in a stream of 1 ms jobs. On the
- * CPU device, whose lanes need the processor themselves, `stay_ns` is 0 and neither happens.
+ * both where jobs follow at once, 30 and 14 where they come every 200 us. The price is up to 20 us
+ * of one processor behind a batch that no other follows, and as long as a launch takes before it.
+ * The CPU device's lanes need the processor themselves; there neither happens.
  *
  * What a finish publishes   In this order: the timeline; the slot's word (release: who reads DONE
  *           sees the job's effects); the dependants' list, closed by one exchange and sent to the
@@ -31,6 +30,9 @@
 #include <stdio.h>
 
 #include "runtime.h"
+
+#define STAY_NS   20000u
+#define EXPECT_NS 50000u /* a launch with everything cold: 35 us */
 
 typedef struct finisher {
     ren_runtime *rt;
@@ -359,11 +361,13 @@ static bool is_published(void *arg)
 static uint64_t next_batch(ren_runtime *rt, ren__lane *lane, uint64_t seq)
 {
     next_place next = {lane, seq};
+    uint64_t awake_ns = rt->wakes_early ? STAY_NS : 0;
     for (;;) {
         uint32_t key;
-        if (is_published(&next) || ren__yield_for(is_published, &next, rt->stay_ns)) {
+        if (is_published(&next) || ren__yield_for(is_published, &next, awake_ns)) {
             return seq;
         }
+        awake_ns = rt->wakes_early ? EXPECT_NS : 0;
         key = ren__doorbell_prepare(&lane->bell);
         ren__doorbell_sleep_begin(&lane->bell);
         if (!is_published(&next)) {

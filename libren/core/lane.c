@@ -49,7 +49,7 @@ ren_status ren__lane_close_batch(ren_runtime *rt, ren__lane *lane)
 
 void ren__lane_announce(ren_runtime *rt, ren__lane *lane)
 {
-    if (rt->stay_ns) {
+    if (rt->wakes_early) {
         ren__doorbell_ring_if_asleep(&lane->bell);
     }
 }

@@ -97,7 +97,7 @@ static ren_status open_table(ren_runtime *rt, const ren__device_api *api, ren_er
     memset(&rt->caps, 0, sizeof rt->caps);
     rt->caps.struct_size = (uint32_t)sizeof rt->caps;
     rt->api->caps(rt->dev, &rt->caps);
-    rt->stay_ns = rt->caps.host_reads_device ? 0 : REN__STAY_NS;
+    rt->wakes_early = !rt->caps.host_reads_device;
     return REN_OK;
 }
 

@@ -57,7 +57,6 @@
 #define REN__BATCH_NOTIFIES 8u
 #define REN__JOB_COMMANDS   192u /* no plain job takes more: waits and fences, itself, a record */
 #define REN__DRAIN_BATCH    32u
-#define REN__STAY_NS        50000u      /* see complete.c */
 #define REN__DEP_CLOSED     0xffffffffu /* dependants: the job is done */
 
 /* Who completes jobs: the lanes' threads, the submitter, an abort. Each has its own row of
@@ -349,7 +348,7 @@ struct ren_runtime {
     ren__lane lanes[REN__LANES];
     ren__worker_counters workers[REN__WORKERS];
     _Atomic uint64_t timeline[REN_STREAM_COUNT];
-    uint64_t stay_ns;        /* [set] completion threads stay awake so long, see complete.c */
+    bool wakes_early;        /* [set] completion threads are awake before a job needs them */
     ren__doorbell done_bell; /* ren_wait, ren_timeline_wait, ren_runtime_drain */
     ren__doorbell pump_bell; /* ren_wait_any */
     _Atomic uint32_t wake_epoch;
