@@ -15,13 +15,12 @@
  * table's stream if that is one of the lane's, else on the lane's first. Several streams may share
  * a lane; they are one choice.
  *
- * How many. Each further lane must save a sixteenth of the time: less than that is within the error
- * of the figures, and fewer lanes share more memory (place.c). Both rules together keep chains of
- * tiny operations on one lane, where an event costs more than the overlap brings.
+ * How many. More lanes must save a thirty-second of the time: less than that is within the error of
+ * the figures, and fewer lanes share more memory (place.c).
  */
 #include "internal.h"
 
-#define WORTH 16u /* a further lane saves at least this part of the time */
+#define WORTH 32u /* a further lane saves at least this part of the time */
 
 uint32_t ren__task_moves(const ren__task *t)
 {
