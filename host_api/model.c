@@ -32,6 +32,11 @@ ren_status ren_model_create(ren_runtime *rt, const ren_model_config *config, ren
         }
         c = *config;
     }
+    if (c.infer_streams > 3 || c.infer_requests > 65536) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT,
+                         "infer_streams %u is not 0 to 3, or infer_requests %u not 0 to 65536",
+                         c.infer_streams, c.infer_requests);
+    }
     return ren__model_create(rt, &c, out_model, err);
 }
 

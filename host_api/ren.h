@@ -661,6 +661,13 @@ typedef struct ren_model_config {
      * their operands to TF32 (10 bits of mantissa; sums stay f32) on devices that have it; ignored
      * elsewhere. */
     uint32_t allow_tf32;
+    /* Inference, see ren_infer. Requests of one output that may be under way, at most 65536; 0 = 32
+     * or, on a device that copies from pinned memory alone, as many as 64 MiB hold, but at
+     * least 4. */
+    uint32_t infer_requests;
+    /* Compute streams that requests are spread over, 1 to 3; 0 = all. Each has activations of its
+     * own. */
+    uint32_t infer_streams;
 } ren_model_config;
 
 static inline ren_model_config ren_model_config_default(void)
@@ -1082,15 +1089,20 @@ typedef struct ren_infer_desc {
     uint32_t binding_count;
     uint32_t batch; /* 0 = the input's dims[0] */
     ren_tensor output;
-    void *out_data;        /* host memory, borrowed until the completion */
-    ren_buffer out_buffer; /* used when out_data is NULL */
+    void *out_data; /* host memory, borrowed until the completion */
+    ren_buffer
+        out_buffer; /* used when out_data is NULL: a device memory copy, named as by uses[] */
     size_t out_bytes;
-    ren_stream stream; /* TRANS = 0 means: let libren choose */
+    ren_stream stream; /* COMP_1 to COMP_3, or TRANS = 0: let libren choose one of them */
     ren_priority priority;
     ren_done_fn done;
     void *user;
     ren_deliver deliver;
     uint32_t channel;
+    uint64_t out_offset; /* bytes into out_buffer */
+    /* 1 = do not wait for training steps under way: take the newest weights that are whole already,
+     * in no order with other calls. See below. */
+    uint32_t any_version;
 } ren_infer_desc;
 
 static inline ren_infer_desc ren_infer_desc_default(void)
@@ -1101,15 +1113,33 @@ static inline ren_infer_desc ren_infer_desc_default(void)
     return desc;
 }
 
-/* Compute one output of a model for a batch of inputs, with a consistent version of the weights:
- * those after the last training step posted before it.
- * Returns   as ren_trainer_step.
- * Threads   any.   In callbacks  yes.
- * Blocks    no, but that the first call for an output plans it and is slow: see ren_infer_prepare.
- * Allocates the first call for an output does. */
+/* Compute one output of a model for a batch of inputs, with one version of all weights, which
+ * completion->weight_version names: the number of updates that they had seen.
+ *   Version   Those after the last training step, ren_param_set or ren_model_load posted before it.
+ *             With `any_version` the newest ones that are whole on the device when the submitter
+ *             comes to it: those of a step that was under way shortly before, never older than what
+ *             ren_param_set or ren_model_load set before the call. It waits for steps only where
+ *             there are no such ones, as at the first call.
+ *   Streams   Requests are spread over the compute streams, those with the fewest first, and run
+ *             beside each other and beside training steps; they complete on the stream that they
+ *             ran on. Those on one stream run in the order in which they were issued. A step waits
+ *             for an inference only while weights that the inference reads are to be replaced: the
+ *             model keeps two versions beside the ones in training.
+ *   Priority  REALTIME goes first in the rings. With any_version it also overtakes steps and
+ *             inferences of its model that are not issued yet.
+ *   Inputs    On a device that copies from pinned memory alone (CUDA) this call copies inputs of up
+ *             to 64 KiB together; larger ones are copied by a thread of libren's.
+ * Returns   REN_OK; REN_ERR_QUEUE_FULL (config.infer_requests are under way, or the shared road is
+ *           full; nothing kept); REN_ERR_NAME (unknown, missing or doubled input); REN_ERR_SHAPE
+ *           (output, batch, bytes or out_bytes wrong); REN_ERR_UNSUPPORTED (a stream beyond
+ *           config.infer_streams); REN_ERR_STALE (out_buffer was freed); and as ren_post
+ * Threads   any, also many at once.   In callbacks  yes.
+ * Blocks    no, but that the first call for an output, or for a number of rows not used lately,
+ *           plans it and is slow: see ren_infer_prepare.
+ * Allocates such calls do. */
 REN_API ren_status ren_infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job);
 
-/* Do the planning of ren_infer for one output now, so that no later call has to.
+/* Do the planning of ren_infer for one output and its full batch now, so that no later call has to.
  * Returns   REN_OK; REN_ERR_SHAPE; REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY; the builder's error
  * Threads   the builder's.   In callbacks  no.   Blocks  yes: a slow call.   Allocates  yes. */
 REN_API ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error *err);

@@ -107,12 +107,9 @@ static ren_status check_infer(const ren_model *m, const ren_infer_desc *d)
     if (d->struct_size != sizeof *d) {
         return REN_ERR_BAD_STRUCT;
     }
-    if ((uint32_t)d->stream >= REN_STREAM_COUNT ||
+    if ((uint32_t)d->stream >= REN_STREAM_UPDATE ||
         (uint32_t)d->priority > REN_PRIORITY_BACKGROUND || (!d->out_data && !d->out_buffer.id)) {
         return REN_ERR_INVALID_ARGUMENT;
-    }
-    if (!d->out_data) {
-        return REN_ERR_UNSUPPORTED; /* output into a buffer */
     }
     ren_status status = check_delivery(d->deliver, d->channel);
     return status == REN_OK ? check_bindings(d->bindings, d->binding_count) : status;

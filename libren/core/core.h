@@ -11,6 +11,8 @@
 #ifndef REN_CORE_H
 #define REN_CORE_H
 
+#include <stdbool.h>
+
 #include "../../host_api/ren.h"
 #include "../../memory/host.h"
 #include "../device/device.h"
@@ -74,11 +76,16 @@ typedef struct ren__work {
     ren_stream stream;               /* on whose timeline it completes */
     uint32_t need[REN_STREAM_COUNT]; /* commands that issue enqueues, by stream: the submitter holds
                                         the work back until the lanes have room for all */
-    /* NULL, or to be asked for `need` anew when the work's turn comes: by then it may be known to
-     * take less. The submitter. */
-    void (*renew_need)(void *self, uint32_t need[REN_STREAM_COUNT]);
+    /* NULL, or to be asked for `need` anew each time the submitter looks at the lanes' room for the
+     * work, so also right before issue: by then it may be known to take more or less. */
+    void (*renew_need)(void *self, ren__submit *s, uint32_t need[REN_STREAM_COUNT]);
     ren_priority priority;
-    ren_job wait;   /* {0}, or a job that must be done first */
+    ren_job wait;  /* {0}, or a job that must be done first */
+    ren_job after; /* {0}, or a job that must be issued first, or be finished without */
+    /* {0}, or a buffer of which issue writes `buffer_bytes` at `buffer_offset`. `stream`'s lane is
+     * behind its earlier uses, and later uses are behind this work. */
+    ren_buffer buffer;
+    uint64_t buffer_offset, buffer_bytes;
     uint32_t timed; /* 1 = it tells the trace itself when its commands ran */
 } ren__work;
 
@@ -100,6 +107,18 @@ void ren__submit_count_graph(ren__submit *s, uint32_t captures, uint32_t updates
 /* Memory for device times, all 0; NULL when no trace was ever open, or all of it is in use. To be
  * given back by ren__stamps_give when the work is done. */
 uint64_t *ren__submit_stamps(ren__submit *s, uint32_t count);
+/* Where the work's buffer is to be written. */
+void *ren__submit_buffer(ren__submit *s);
+/* Points, see runtime.h, for memory that several works share across streams. `point` names the
+ * batch that holds what was enqueued last on the stream's lane by this work; `seal` closes that
+ * batch first, so that it completes even if nothing follows. `wait` orders a stream behind a point
+ * of another: no command when that point is complete, 0 is always complete. */
+uint64_t ren__submit_point(ren__submit *s, ren_stream stream);
+ren_status ren__submit_seal(ren__submit *s, ren_stream stream, uint64_t *out_point);
+ren_status ren__submit_wait(ren__submit *s, ren_stream stream, ren_stream other, uint64_t point);
+bool ren__submit_is_past(ren__submit *s, ren_stream stream, uint64_t point);
+/* Room for a work of so many commands on the stream's lane? */
+bool ren__submit_has_room(ren__submit *s, ren_stream stream, uint32_t commands);
 /* Call fn(user) once on `stream`'s completion thread when the lane has completed everything
  * enqueued on it so far (status REN_OK), or on a fault or abort (the error). At most 4 a work. */
 void ren__submit_notify(ren__submit *s, ren_stream stream,

@@ -14,11 +14,12 @@
 
 struct ren__submit {
     ren_runtime *rt;
+    ren__slot *slot;
 };
 
 static ren_status wait_for_jobs(ren_runtime *rt, ren__lane *lane, const ren__slot *slot)
 {
-    for (uint32_t i = 0; i < slot->wait_count; i++) {
+    for (uint32_t i = 0; i + slot->after_count < slot->wait_count; i++) {
         ren_status status = REN_OK;
         ren_job job = slot->u.waits[i];
         ren__slot *awaited = job.id ? ren__job_slot(rt, job, &status) : NULL;
@@ -129,13 +130,22 @@ static void mark_commands(ren_runtime *rt, const ren__work *work, bool count)
 
 static ren_status enqueue_work(ren_runtime *rt, ren__slot *slot)
 {
-    ren__submit submit = {rt};
+    ren__submit submit = {rt, slot};
     const ren__work *work = &slot->as.work;
     ren_status status;
     mark_commands(rt, work, true);
     status = work->issue(work->self, &submit);
     mark_commands(rt, work, false); /* a notification may have closed a batch in between */
     return status;
+}
+
+void ren__issue_renew_need(ren_runtime *rt, ren__slot *slot)
+{
+    ren__submit submit = {rt, slot};
+    ren__work *work = &slot->as.work;
+    if (work->renew_need) {
+        work->renew_need(work->self, &submit, work->need);
+    }
 }
 
 /* The address now: once the pins are gone, a freed buffer's entry may be another buffer's. */
@@ -257,10 +267,50 @@ uint64_t *ren__submit_stamps(ren__submit *s, uint32_t count)
     return ren__stamps_take(&s->rt->stamps, count);
 }
 
+void *ren__submit_buffer(ren__submit *s)
+{
+    return (unsigned char *)ren__buffer_address(s->rt, s->slot->uses[0].buffer) +
+           s->slot->as.work.buffer_offset;
+}
+
+static ren__lane *lane_of(ren__submit *s, ren_stream stream)
+{
+    return &s->rt->lanes[s->rt->lane_of[stream]];
+}
+
+uint64_t ren__submit_point(ren__submit *s, ren_stream stream)
+{
+    return lane_of(s, stream)->open_seq;
+}
+
+ren_status ren__submit_seal(ren__submit *s, ren_stream stream, uint64_t *out_point)
+{
+    ren__lane *lane = lane_of(s, stream);
+    *out_point = lane->open_seq;
+    lane->open_has_commands = true;
+    return ren__lane_close_batch(s->rt, lane);
+}
+
+ren_status ren__submit_wait(ren__submit *s, ren_stream stream, ren_stream other, uint64_t point)
+{
+    return ren__lane_wait_point(s->rt, lane_of(s, stream), s->rt->lane_of[other], point);
+}
+
+bool ren__submit_is_past(ren__submit *s, ren_stream stream, uint64_t point)
+{
+    /* acquire: pairs with the completion thread's release. */
+    return atomic_load_explicit(&lane_of(s, stream)->completed, memory_order_acquire) >= point;
+}
+
+bool ren__submit_has_room(ren__submit *s, ren_stream stream, uint32_t commands)
+{
+    return ren__lane_has_credit(s->rt, lane_of(s, stream), commands + REN__JOB_COMMANDS);
+}
+
 void ren__submit_notify(ren__submit *s, ren_stream stream,
                         void (*fn)(void *user, ren_status status), void *user)
 {
-    ren__lane *lane = &s->rt->lanes[s->rt->lane_of[stream]];
+    ren__lane *lane = lane_of(s, stream);
     ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
     batch->notify[batch->notify_count].fn = fn;
     batch->notify[batch->notify_count].user = user;

@@ -385,6 +385,7 @@ static ren_status post_desc(const post_target *to, const ren_job_desc *desc, ren
     slot->class = class_of(desc->priority);
     slot->deadline_ns = desc->deadline_ns;
     slot->wait_count = (uint8_t)desc->wait_count;
+    slot->after_count = 0;
     if (desc->wait_count) {
         memcpy(slot->u.waits, desc->wait, desc->wait_count * sizeof desc->wait[0]);
     }
@@ -410,13 +411,14 @@ ren_status ren__work_post(ren_runtime *rt, const ren__work *work, ren_done_fn do
                           ren_deliver deliver, uint32_t channel, ren_job *out_job)
 {
     post_target to = {rt, &rt->shared, 0};
+    const ren_job waits[2] = {work->wait, work->after};
     ren_status status = ren__runtime_check_open(rt);
     ren__slot *slot;
     if (out_job) {
         out_job->id = 0;
     }
     if (status == REN_OK) {
-        status = check_waits(rt, &work->wait, 1);
+        status = check_waits(rt, waits, 2);
     }
     if (status != REN_OK) {
         return status;
@@ -425,13 +427,22 @@ ren_status ren__work_post(ren_runtime *rt, const ren__work *work, ren_done_fn do
     if (!slot) {
         return REN_ERR_QUEUE_FULL;
     }
+    slot->use_count = work->buffer.id ? 1 : 0;
+    if (slot->use_count) {
+        ren_location to_buffer = {.buffer = work->buffer, .offset = work->buffer_offset};
+        status = pin_location(rt, &to_buffer, work->buffer_bytes, REN_ACCESS_WRITE, slot->uses);
+    }
+    if (status != REN_OK) {
+        road_untake(to.road, slot, true);
+        return status;
+    }
     slot->kind = REN__JOB_WORK;
     slot->stream = (uint8_t)work->stream;
     slot->class = class_of(work->priority);
     slot->deadline_ns = 0;
-    slot->use_count = 0;
-    slot->wait_count = work->wait.id ? 1 : 0;
-    slot->u.waits[0] = work->wait;
+    slot->wait_count = 2; /* a wait for no job is met */
+    slot->after_count = 1;
+    memcpy(slot->u.waits, waits, sizeof waits);
     slot->as.work = *work;
     fill_delivery(slot, done, user, deliver, channel);
     publish(&to, slot, out_job);

@@ -130,6 +130,7 @@ struct ren__slot {
     uint8_t deliver;
     uint8_t channel;
     uint8_t wait_count;
+    uint8_t after_count; /* of the waits, the last so many are met once the job is issued */
     uint8_t use_count;
     uint8_t wait_next;  /* [sub] waits before this one are met */
     bool in_line;       /* [sub] the job holds a ticket of each of its buffers */
@@ -447,6 +448,8 @@ bool ren__lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands);
 
 /* issue.c: enqueue one job whose waits are met */
 ren_status ren__issue_commands(ren_runtime *rt, ren__lane *lane, ren__slot *slot);
+/* Bring a work's needs up to date. */
+void ren__issue_renew_need(ren_runtime *rt, ren__slot *slot);
 
 /* complete.c */
 void ren__lane_main(void *lane);

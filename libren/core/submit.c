@@ -22,6 +22,8 @@
  *                                        and what was drained after the waiter stays behind it.
  *                                        Where another poster stands in front of it, it cannot be
  *                                        had, and the job is parked on it where it is.
+ *           A work may name one job that it only goes after: it waits until that job is issued, and
+ *           no lane waits.
  *           A job can name only ids that exist when it is posted, so waits form no cycle, and a
  *           parked job's chain always ends in one that can proceed.
  *
@@ -350,7 +352,7 @@ static bool waits_are_issued(ren_runtime *rt, ren__slot *slot)
 /* True: the waits that need a completion have it; the others become points. False: parked. */
 static bool waits_are_done(ren_runtime *rt, ren__slot *slot)
 {
-    for (uint32_t i = 0; i < slot->wait_count; i++) {
+    for (uint32_t i = 0; i + slot->after_count < slot->wait_count; i++) {
         ren_job job = slot->u.waits[i];
         uint32_t state;
         ren__slot *awaited = awaited_by(rt, job, &state);
@@ -385,21 +387,20 @@ static bool hosts_are_done(ren_runtime *rt, ren__slot *slot)
     return true;
 }
 
-/* Room on every lane that the job touches? */
+/* Room on every lane that the job touches? A work that needs nothing of a lane does not ask. */
 static bool job_has_credit(ren_runtime *rt, ren__slot *slot)
 {
     if (slot->kind != REN__JOB_WORK) {
         return ren__lane_has_credit(rt, &rt->lanes[slot->lane], REN__JOB_COMMANDS);
     }
-    if (slot->as.work.renew_need) {
-        slot->as.work.renew_need(slot->as.work.self, slot->as.work.need);
-    }
+    ren__issue_renew_need(rt, slot);
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
-        uint32_t commands = REN__JOB_COMMANDS;
+        uint32_t commands = 0;
         for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
             commands += rt->lane_of[s] == l ? slot->as.work.need[s] : 0;
         }
-        if (!ren__lane_has_credit(rt, &rt->lanes[l], commands)) {
+        if ((commands || l == slot->lane) &&
+            !ren__lane_has_credit(rt, &rt->lanes[l], REN__JOB_COMMANDS + commands)) {
             return false;
         }
     }

@@ -27,7 +27,7 @@ void ren__chain_unlock(ren__chain *c)
     atomic_flag_clear_explicit(&c->lock, memory_order_release);
 }
 
-/* The predecessor to await, or {0}. */
+/* The predecessor to go after, or {0}. */
 static ren_job predecessor(ren__chain *c)
 {
     ren_job none = {0};
@@ -35,83 +35,72 @@ static ren_job predecessor(ren__chain *c)
     return c->tail_seq > atomic_load_explicit(&c->issued, memory_order_acquire) ? c->tail : none;
 }
 
-static ren_status post_work(ren__chain *c, ren__chain_post *p, ren_job wait, ren_job *out_job)
+/* A wait that names a job which is done, and whose slot was reused, is met. */
+static uint32_t forget_done(ren__chain *c, ren_job *job)
 {
-    p->work.wait = wait;
-    ren_status status =
-        ren__work_post(c->rt, &p->work, p->done, p->user, p->deliver, p->channel, out_job);
-    if (status == REN_ERR_STALE && wait.id) {
-        p->work.wait.id = 0;
+    if (job->id && ren__job_status(c->rt, *job) != REN_PENDING) {
+        job->id = 0;
+        return 1;
+    }
+    return 0;
+}
+
+static ren_status post_work(ren__chain *c, ren__chain_post *p, ren_job *out_job)
+{
+    uint32_t forgot;
+    ren_status status;
+    atomic_fetch_add_explicit(&c->outstanding, 1, memory_order_relaxed);
+    do {
         status = ren__work_post(c->rt, &p->work, p->done, p->user, p->deliver, p->channel, out_job);
+        forgot = status == REN_ERR_STALE &&
+                 (forget_done(c, &p->work.wait) | forget_done(c, &p->work.after)) != 0;
+    } while (forgot);
+    if (status != REN_OK) {
+        atomic_fetch_sub_explicit(&c->outstanding, 1, memory_order_relaxed);
     }
     return status;
 }
 
-/* Drop what is finished from a list of awaited jobs; how many were dropped. */
-static uint32_t forget_done(ren__chain *c, ren_job *jobs, uint32_t count)
+static ren_status post_stage(ren__chain *c, ren__chain_post *p)
 {
-    uint32_t dropped = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (jobs[i].id && ren__job_status(c->rt, jobs[i]) != REN_PENDING) {
-            jobs[i].id = 0;
-            dropped++;
-        }
-    }
-    return dropped;
-}
-
-/* The two jobs before a staged work; *wait becomes the barrier. */
-static ren_status post_stage(ren__chain *c, const ren__chain_post *p, ren_job *wait)
-{
-    ren_job waits[2];
     ren_job_desc desc = ren_job_desc_default();
+    p->stage_job->id = 0;
     desc.kind = REN_JOB_HOST;
     desc.stream = REN_STREAM_TRANS;
     desc.host_fn = p->stage;
     desc.host_user = p->stage_user;
     desc.deliver = REN_DELIVER_NONE;
-    ren_status status = ren__post(c->rt, &desc, &waits[0]);
-    if (status != REN_OK) {
-        return status;
+    ren_status status = ren__post(c->rt, &desc, &p->work.wait);
+    if (status == REN_OK) {
+        *p->stage_job = p->work.wait;
     }
-    *p->stage_job = waits[0];
-    waits[1] = *wait;
-    desc = ren_job_desc_default();
-    desc.kind = REN_JOB_BARRIER;
-    desc.stream = REN_STREAM_UPDATE;
-    desc.deliver = REN_DELIVER_NONE;
-    desc.wait = waits;
-    desc.wait_count = 2;
-    status = ren__post(c->rt, &desc, wait);
-    while (status == REN_ERR_STALE && forget_done(c, waits, 2)) {
-        status = ren__post(c->rt, &desc, wait);
+    return status;
+}
+
+static ren_status post_in_order(ren__chain *c, ren__chain_post *p, ren_job *out_job)
+{
+    ren__chain_lock(c);
+    p->work.after = predecessor(c);
+    *p->seq = c->tail_seq + 1;
+    ren_status status = post_work(c, p, out_job);
+    if (status == REN_OK) {
+        c->tail = *out_job;
+        c->tail_seq++;
     }
+    ren__chain_unlock(c);
     return status;
 }
 
 ren_status ren__chain_submit(ren__chain *c, ren__chain_post *p, ren_job *out_job)
 {
     ren_job job = {0};
-    ren_status status = REN_OK;
-    ren__chain_lock(c);
-    ren_job wait = predecessor(c);
-    *p->seq = c->tail_seq + 1;
-    if (p->stage) {
-        p->stage_job->id = 0;
-        status = post_stage(c, p, &wait);
+    ren_status status = p->stage ? post_stage(c, p) : REN_OK;
+    if (status == REN_OK && p->loose) {
+        *p->seq = 0;
+        status = post_work(c, p, &job);
+    } else if (status == REN_OK) {
+        status = post_in_order(c, p, &job);
     }
-    if (status == REN_OK) {
-        atomic_fetch_add_explicit(&c->outstanding, 1, memory_order_relaxed);
-        status = post_work(c, p, wait, &job);
-        if (status != REN_OK) {
-            atomic_fetch_sub_explicit(&c->outstanding, 1, memory_order_relaxed);
-        }
-    }
-    if (status == REN_OK) {
-        c->tail = job;
-        c->tail_seq++;
-    }
-    ren__chain_unlock(c);
     if (out_job) {
         *out_job = job;
     }
@@ -120,8 +109,10 @@ ren_status ren__chain_submit(ren__chain *c, ren__chain_post *p, ren_job *out_job
 
 void ren__chain_issued(ren__chain *c, uint64_t seq)
 {
-    /* release: pairs with predecessor's acquire. */
-    atomic_store_explicit(&c->issued, seq, memory_order_release);
+    if (seq) {
+        /* release: pairs with predecessor's acquire. */
+        atomic_store_explicit(&c->issued, seq, memory_order_release);
+    }
 }
 
 void ren__chain_finished(ren__chain *c)

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/train/chain.h - a model's works are issued in the order in which they were posted.
  *
- * Purpose   Steps, inferences and parameter moves of one model touch the same weights. All of them
- *           complete on UPDATE, so that issue order is device order; what is left to ensure is that
- *           issue order is post order, although the submitter may park one job and go on with the
- *           next. Each work therefore names its predecessor as awaited, unless the predecessor is
- *           known to be issued.
+ * Purpose   Steps, inferences and parameter moves of one model use the same weights. What each
+ *           finds is settled on the submitter, in the order of issue: steps and moves put their
+ *           commands on UPDATE, and inferences choose, and if need be make, the copy of the weights
+ *           that they read (weights.h). What is left to ensure is that issue order is post order,
+ *           although the submitter may park one job and go on with the next. Each work therefore
+ *           goes after its predecessor, unless that is known to be issued. No lane waits for it:
+ *           an inference may run while the step posted before or after it runs.
  * Threads   post: any thread; a short lock covers reading the tail, the post, and writing the tail.
- *           Whoever finds it taken yields the processor. issued: the submitter. finished: a
- *           completion thread.
- * Progress  the lock is held for one to three posts, never across a wait for the device.
- * Order     total over all posters, in the order of taking the lock.
+ *           Whoever finds it taken yields the processor. A work that is `loose` takes no lock.
+ *           issued: the submitter. finished: a completion thread.
+ * Progress  the lock is held for one or two posts, never across a wait for the device.
+ * Order     total over all posters, in the order of taking the lock; loose works are outside it.
  * Memory    none.
  *
  * Why a predecessor and not a queue of our own: a job may be cancelled, refused or fail at any
  * time, and the core already knows how to order jobs through all of that. A predecessor whose slot
  * was reused is finished, so a stale id means "no need to wait".
  *
- * Input that the device cannot copy by itself (no pageable copies) takes two jobs before the work:
- * a HOST job S on TRANS that copies it into pinned memory, and a BARRIER on UPDATE that awaits S
- * and the predecessor; the work awaits the barrier alone. The submitter never copies and never
- * blocks.
+ * Input that the device cannot copy by itself (no pageable copies) takes a job before the work: a
+ * HOST job on TRANS that copies it into pinned memory, for which the work waits. The submitter
+ * never copies and never blocks.
  */
 #ifndef REN_TRAIN_CHAIN_H
 #define REN_TRAIN_CHAIN_H
@@ -45,7 +46,8 @@ typedef struct ren__chain {
 
 typedef struct ren__chain_post {
     ren__work work;
-    uint64_t *seq; /* written before the post; issue hands it to ren__chain_issued */
+    uint64_t *seq;  /* written before the post; issue hands it to ren__chain_issued */
+    uint32_t loose; /* 1 = in no order with others; seq becomes 0 */
     ren_done_fn done;
     void *user;
     ren_deliver deliver;
@@ -65,10 +67,11 @@ void ren__chain_unlock(ren__chain *c);
  * caller guards its data. */
 ren_status ren__chain_submit(ren__chain *c, ren__chain_post *p, ren_job *out_job);
 
-void ren__chain_issued(ren__chain *c, uint64_t seq); /* in issue, at its end, also on an error */
-void ren__chain_finished(ren__chain *c);             /* the last thing finish does */
+/* In issue, at its end, also on an error; nothing for 0. */
+void ren__chain_issued(ren__chain *c, uint64_t seq);
+void ren__chain_finished(ren__chain *c); /* the last thing finish does */
 
-/* Wait for one job or for all works, ticking a runtime without a submitter thread; help is one
+/* Wait for one job, or for all works, ticking a runtime without a submitter thread; help is one
  * round of such a wait. Never inside a callback. */
 void ren__chain_help(ren__chain *c, ren_job job);
 void ren__chain_await(ren__chain *c, ren_job job);

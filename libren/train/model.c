@@ -20,6 +20,26 @@
 
 /* ------------------------------------------------------------------ life */
 
+/* The compute streams that have a lane of their own, `most` or all of them. */
+static void choose_streams(ren_model *m, uint32_t most)
+{
+    most = most ? most : REN__INFER_LANES;
+    for (uint32_t s = REN_STREAM_COMP_1; s <= REN_STREAM_COMP_3; s++) {
+        uint32_t found = UINT32_MAX;
+        for (uint32_t i = 0; i < m->infer_lanes; i++) {
+            if (ren__runtime_lane(m->rt, m->infer_stream[i]) ==
+                ren__runtime_lane(m->rt, (ren_stream)s)) {
+                found = i;
+            }
+        }
+        if (found == UINT32_MAX && m->infer_lanes < most) {
+            found = m->infer_lanes++;
+            m->infer_stream[found] = (ren_stream)s;
+        }
+        m->infer_lane_of[s] = found;
+    }
+}
+
 ren_status ren__model_create(ren_runtime *rt, const ren_model_config *config, ren_model **out,
                              ren_error *err)
 {
@@ -40,7 +60,10 @@ ren_status ren__model_create(ren_runtime *rt, const ren_model_config *config, re
     m->caps = *ren__runtime_caps(rt);
     m->seed = config->seed ? config->seed : ren__runtime_config_of(rt)->seed;
     m->allow_tf32 = config->allow_tf32 ? 1 : 0;
+    m->infer_requests = config->infer_requests;
+    m->weights_stamp = 1;
     m->tag = (uint32_t)(((uintptr_t)m >> 6) ^ (ren__now_ns() << 4)) & HANDLE_TAG_MASK;
+    choose_streams(m, config->infer_streams);
     ren__chain_init(&m->chain, rt);
     *out = m;
     return REN_OK;
@@ -73,6 +96,7 @@ void ren__model_destroy(ren_model *m)
         /* In a forked child there is no device to wait for or to give memory back to. */
         ren__chain_drain(&m->chain);
         ren__infer_free_all(m);
+        ren__weights_free(m);
         ren__model_unplace(m);
     }
     free_lists(m);

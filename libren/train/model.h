@@ -17,6 +17,7 @@
 
 /* ------------------------------------------------------------------ life and state */
 
+/* config's members are in their ranges. */
 ren_status ren__model_create(ren_runtime *rt, const ren_model_config *config, ren_model **out,
                              ren_error *err);
 void ren__model_destroy(ren_model *m); /* m is not NULL */

@@ -13,7 +13,9 @@
  *              all parameters, the trained ones first, so that an optimizer is one launch over a
  *              flat range; the host values are freed. Builder calls that would add parameters are
  *              refused from then on.
- *           3. destroy waits for the chain to run empty and frees plans before memory.
+ *           3. The first inference adds two copies of the parameters, which change as weights.h
+ *              says.
+ *           4. destroy waits for the chain to run empty and frees plans before memory.
  */
 #ifndef REN_TRAIN_MODEL_STATE_H
 #define REN_TRAIN_MODEL_STATE_H
@@ -23,6 +25,7 @@
 #include "../ops/ops.h"
 #include "chain.h"
 #include "model.h"
+#include "weights.h"
 
 #define REN__PARAM_NAME_BYTES 80u /* a node's name and ".running_mean" */
 #define REN__MAX_NODES        4095u
@@ -46,6 +49,8 @@ typedef struct ren__param {
 } ren__param;
 
 typedef struct ren__infer_output ren__infer_output;
+
+#define REN__INFER_LANES 3u /* compute streams that inferences are spread over, at most */
 
 struct ren_model {
     ren_runtime *rt;
@@ -92,6 +97,18 @@ struct ren_model {
     uint32_t spoilt; /* [sub] such a plan is gone: the weights are of no step, every work fails */
     ren_trainer *trainer;              /* [lock] */
     ren__infer_output *_Atomic infers; /* list; grows under lock, read by anyone */
+    /* Set at creation: the host's wish (0 = default); the compute streams that inferences run on,
+     * and the index among them of each stream, or UINT32_MAX. */
+    uint32_t infer_requests;
+    uint32_t infer_lanes;
+    ren_stream infer_stream[REN__INFER_LANES];
+    uint32_t infer_lane_of[REN_STREAM_COUNT];
+    /* Requests on each, and steps under way that use it; whose turn it is. Hints, so relaxed. */
+    _Atomic uint32_t infer_load[REN__INFER_LANES];
+    _Atomic uint32_t infer_turn;
+    ren__weights weights;
+    uint64_t weights_stamp; /* [sub] changes of the parameters, from 1 */
+    uint64_t weights_floor; /* [sub] inferences must not use what is older */
 };
 
 #define REN__REJOIN_NEED 12u /* commands of a rejoin on one stream */

@@ -136,6 +136,9 @@ static ren_status move_issue(void *self, ren__submit *s)
         status = api->copy(ren__submit_device(s), lane, v->to_device ? a : b, v->to_device ? b : a,
                            v->runs[i].bytes);
     }
+    if (v->to_device) {
+        ren__weights_changed(v->m, 1); /* also by a part */
+    }
     ren__chain_issued(&v->m->chain, v->seq);
     return status;
 }

@@ -31,9 +31,10 @@
  * size, phase or set of frozen parameters is another plan with graphs of its own, and graph_updates
  * stays 0.
  *
- * Why two launches of one graph never overlap. A launch sits in UPDATE's lane and the plan ends
- * there behind all its lanes; the next launch, of either graph, comes behind it. The two graphs
- * share LOCAL memory and workspaces for the same reason.
+ * Why two launches of one graph never overlap. A launch sits in the lane of the plan's origin
+ * (UPDATE for a step, its own stream for an inference) and the plan ends there behind all its
+ * lanes; the next launch, of either graph, comes behind it. The two graphs share LOCAL memory and
+ * workspaces for the same reason.
  *
  * Warm. Captures begin only after `after` steps of the plan went task by task, so every operation
  * has run and whatever a library sets up at first use is there: a capture must not allocate or
@@ -60,11 +61,12 @@ uint32_t ren__replay_is_on(ren_runtime *rt)
     return !ren__runtime_config_of(rt)->disable_graphs && ren__runtime_caps(rt)->graphs;
 }
 
-void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan)
+void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan, ren_stream origin)
 {
     memset(r, 0, sizeof *r);
     r->rt = rt;
     r->plan = plan;
+    r->origin = origin;
     r->after = ren__replay_is_on(rt) ? ren__runtime_config_of(rt)->graph_after_steps : UINT32_MAX;
     r->next_pause = REN__REPLAY_PAUSE;
 }
@@ -93,8 +95,8 @@ static void fall_back(ren__replay *r, ren__submit *s, const char *what, const ch
         2 * r->next_pause < REN__REPLAY_PAUSE_MAX ? 2 * r->next_pause : REN__REPLAY_PAUSE_MAX;
     ren__submit_count_graph(s, 0, 0, 1);
     ren__runtime_log(r->rt, REN_LOG_WARNING,
-                     "a training step's graph could not be %s (%s): the queued path for %u steps",
-                     what, why, (unsigned)r->pause);
+                     "a plan's graph could not be %s (%s): the queued path for %u steps", what, why,
+                     (unsigned)r->pause);
 }
 
 /* REN_OK also when the capture failed and the step is to go task by task. */
@@ -120,7 +122,7 @@ static ren_status launch(ren__replay *r, ren__submit *s, uint32_t place, uint64_
 {
     const ren__device_api *api = ren__submit_api(s);
     ren__device *dev = ren__submit_device(s);
-    uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
+    uint32_t lane = ren__submit_lane(s, r->origin);
     ren_status status = api->graph_launch(dev, lane, r->graph[stamps != NULL][place]);
     if (status == REN_OK) {
         r->next_pause = REN__REPLAY_PAUSE;

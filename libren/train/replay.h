@@ -20,7 +20,8 @@
 typedef struct ren__replay {
     ren_runtime *rt;
     ren__plan *plan;
-    uint32_t after; /* steps in a row before a capture; UINT32_MAX = no graphs */
+    ren_stream origin; /* the plan's: where its graphs are launched */
+    uint32_t after;    /* steps in a row before a capture; UINT32_MAX = no graphs */
     ren__graph *graph[2][REN__REPLAY_PLACES]; /* without stamps and with */
     uint32_t run;                             /* steps in a row issued without an error */
     uint32_t pause;                           /* steps that still go task by task after a failure */
@@ -28,7 +29,7 @@ typedef struct ren__replay {
 } ren__replay;
 
 uint32_t ren__replay_is_on(ren_runtime *rt); /* 1 = steady steps become graphs */
-void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan);
+void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan, ren_stream origin);
 /* The device must be past every launch, or lost. Zeroed is fine. */
 void ren__replay_deinit(ren__replay *r);
 

@@ -18,16 +18,15 @@ void ren__stage_arm(ren__stage *g)
     atomic_store_explicit(&g->state, ARMED, memory_order_relaxed);
 }
 
-void ren__stage_run(void *stage)
+uint32_t ren__stage_copy_all(ren__stage *g)
 {
-    ren__stage *g = stage;
     uint32_t expected = ARMED;
     /* acquire on success: pairs with nothing but the post; on failure the state is VOID. */
     if (!atomic_compare_exchange_strong_explicit(&g->state, &expected, COPYING,
                                                  memory_order_acquire, memory_order_relaxed)) {
         /* release: pairs with is_idle's acquire; the owner may arm again. */
         atomic_store_explicit(&g->state, IDLE, memory_order_release);
-        return;
+        return 0;
     }
     for (uint32_t i = 0; i < g->count; i++) {
         if (g->copies[i].bytes) {
@@ -37,19 +36,26 @@ void ren__stage_run(void *stage)
     /* release: pairs with the acquires of is_done (the pinned bytes are there) and of void (the
      * host's bytes are no longer read). */
     atomic_store_explicit(&g->state, DONE, memory_order_release);
+    return 1;
 }
 
-void ren__stage_void(ren__stage *g)
+void ren__stage_run(void *stage)
+{
+    (void)ren__stage_copy_all(stage);
+}
+
+uint32_t ren__stage_void(ren__stage *g)
 {
     uint32_t expected = ARMED;
     if (atomic_compare_exchange_strong_explicit(&g->state, &expected, VOID, memory_order_relaxed,
                                                 memory_order_relaxed)) {
-        return;
+        return 1;
     }
     /* acquire: pairs with run's release. */
     while (atomic_load_explicit(&g->state, memory_order_acquire) == COPYING) {
         sched_yield();
     }
+    return 0;
 }
 
 void ren__stage_disarm(ren__stage *g)

@@ -9,8 +9,8 @@
  *           counts as idle for the next arm.
  * Memory    fixed at init.
  *
- * void is what makes a refused post harmless: the HOST job was accepted before the post that was
- * refused, and the host may free its memory at once. Either void wins and run copies nothing, or
+ * void is what makes a refused post harmless, and a cancelled work: the HOST job was accepted
+ * before, and the host may free its memory at once. Either void wins and run copies nothing, or
  * run is copying and void yields until it is done: the length of one copy at most.
  */
 #ifndef REN_TRAIN_STAGE_H
@@ -34,9 +34,10 @@ typedef struct ren__stage {
 } ren__stage;
 
 void ren__stage_arm(ren__stage *g);
-void ren__stage_run(void *stage); /* a ren_host_fn */
-void ren__stage_void(ren__stage *g);
-void ren__stage_disarm(ren__stage *g); /* its job was not accepted */
+void ren__stage_run(void *stage);            /* a ren_host_fn */
+uint32_t ren__stage_copy_all(ren__stage *g); /* what it does; 0 = it was void, and is idle now */
+uint32_t ren__stage_void(ren__stage *g); /* 1 = it will copy nothing; 0 = it has, or never runs */
+void ren__stage_disarm(ren__stage *g);   /* its job was not accepted */
 uint32_t ren__stage_is_done(const ren__stage *g);
 uint32_t ren__stage_is_idle(const ren__stage *g);
 

@@ -118,6 +118,18 @@ static ren__step_notice *take_notice(ren__step *step)
     return notice;
 }
 
+/* Inferences rather go to streams that no step uses. relaxed: a hint. */
+static void load_streams(const ren__step *step, uint32_t add)
+{
+    ren_model *m = step->trainer->model;
+    for (uint32_t i = 0; i < m->infer_lanes; i++) {
+        if (step->plan->need[m->infer_stream[i]]) {
+            atomic_fetch_add_explicit(&m->infer_load[i], add ? 1u : UINT32_MAX,
+                                      memory_order_relaxed);
+        }
+    }
+}
+
 static void step_finish(void *self, ren_completion *c)
 {
     ren__step *step = self;
@@ -136,7 +148,11 @@ static void step_finish(void *self, ren_completion *c)
     }
     c->step = outcome;
     ren__step_clock_finish(step, c);
+    if (step->uses_stage) {
+        (void)ren__stage_void(&step->stage); /* cancelled: its memory is the host's again */
+    }
     consume(step, step->index);
+    load_streams(step, 0);
     /* release: pairs with ren__trainer_plan's acquire; the plan may be dropped. */
     atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_release);
     let_go(step);
@@ -322,7 +338,10 @@ static ren_status issue_all(const lanes *l, ren__step *step, uint32_t p)
     }
     t->issue_count++;
     t->window_at = (t->window_at + 1) % t->window;
-    t->model->steps_issued += step->updates;
+    if (step->updates) {
+        t->model->steps_issued++;
+        ren__weights_changed(t->model, 0);
+    }
     ren__submit_count_step(l->s, step->path);
     return report(l, step, p);
 }
@@ -465,11 +484,12 @@ static void set_need(const ren__step *step, uint32_t launches, uint32_t need[REN
 
 /* The steps before this one have been issued, so its place and phase are known, and whether it will
  * be a launch. That leaves the lanes room for the next one's transfer however large the plan is. */
-static void renew_need(void *self, uint32_t need[REN_STREAM_COUNT])
+static void renew_need(void *self, ren__submit *s, uint32_t need[REN_STREAM_COUNT])
 {
     ren__step *step = self;
     const ren_trainer *t = step->trainer;
     uint32_t place = (uint32_t)(t->issue_count % REN__INPUT_SLOTS);
+    (void)s;
     step->launches =
         !t->sync && ren__replay_will_launch(&take_phase(step)->replay, place, step->timed);
     set_need(step, step->launches, need);
@@ -554,8 +574,10 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     atomic_fetch_add_explicit(&step->holders, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
     commit_slots(t, step, 1);
+    load_streams(step, 1);
     status = submit(t, step, desc, out_job);
     if (status != REN_OK) {
+        load_streams(step, 0);
         commit_slots(t, step, 0);
         atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
         atomic_store_explicit(&step->unconsumed, 0, memory_order_relaxed);

@@ -108,7 +108,7 @@ static ren_status build_plan(ren_trainer *t, const ren__step_plan *sp, ren__phas
     pp->sum_out = u.sum_out;
     pp->statistics_in = d->statistics_in;
     pp->statistics_out = t->window == 1 ? REN__NO_VALUE : d->statistics;
-    ren__replay_init(&pp->replay, t->rt, pp->plan);
+    ren__replay_init(&pp->replay, t->rt, pp->plan, REN_STREAM_UPDATE);
     return resolve_plan(t, pp, &u, err);
 }
 

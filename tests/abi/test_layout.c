@@ -203,10 +203,12 @@ static void test_layout_model(void)
     if (!is_lp64()) {
         return;
     }
-    SIZE(ren_model_config, 24);
+    SIZE(ren_model_config, 32);
     AT(ren_model_config, struct_size, 0);
     AT(ren_model_config, seed, 8);
     AT(ren_model_config, allow_tf32, 16);
+    AT(ren_model_config, infer_requests, 20);
+    AT(ren_model_config, infer_streams, 24);
 
     SIZE(ren_linear_options, 12);
     AT(ren_linear_options, struct_size, 0);
@@ -293,7 +295,7 @@ static void test_layout_training(void)
     AT(ren_step_desc, deliver, 48);
     AT(ren_step_desc, channel, 52);
 
-    SIZE(ren_infer_desc, 88);
+    SIZE(ren_infer_desc, 104);
     AT(ren_infer_desc, struct_size, 0);
     AT(ren_infer_desc, bindings, 8);
     AT(ren_infer_desc, binding_count, 16);
@@ -308,6 +310,8 @@ static void test_layout_training(void)
     AT(ren_infer_desc, user, 72);
     AT(ren_infer_desc, deliver, 80);
     AT(ren_infer_desc, channel, 84);
+    AT(ren_infer_desc, out_offset, 88);
+    AT(ren_infer_desc, any_version, 96);
 }
 
 static void test_values_status(void)

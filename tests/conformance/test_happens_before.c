@@ -7,8 +7,10 @@
  *           and wait alone, vector clocks tell what happens before what; two commands on different
  *           lanes that touch the same bytes, one of them writing, must be ordered. This finds a
  *           missing edge even when the run was lucky.
+ *           Inferences name the compute streams in turn, and every other takes any version.
  * Fails     when the planner leaves out an event, packs two values that live at the same time into
- *           the same memory, or a step does not wait for what the one before still uses.
+ *           the same memory, a step does not wait for what the one before still uses, or a set of
+ *           weights is made while an inference reads it.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -163,7 +165,7 @@ typedef struct work {
     ren_trainer *t;
     float *x;
     int32_t labels[BATCH];
-    float *logits;
+    float *logits; /* a part for each inference */
     net_result results[MOST_STEPS];
     ren_job jobs[2u * MOST_STEPS];
     uint32_t job_count;
@@ -185,9 +187,11 @@ static void post_all(ren_runtime *rt, work *w, int infer)
             d.bindings = &x;
             d.binding_count = 1;
             d.output = w->n.logits;
-            d.out_data = w->logits;
+            d.out_data = w->logits + step * BATCH * 10u;
             d.out_bytes = BATCH * 10u * sizeof(float);
             d.deliver = REN_DELIVER_NONE;
+            d.stream = (ren_stream)(REN_STREAM_COMP_1 + step % 3u);
+            d.any_version = step % 2u;
             status = ren_infer(w->n.model, &d, &w->jobs[w->job_count]);
             CU_ASSERT(status == REN_OK || status == REN_ERR_QUEUE_FULL || status == REN_ERR_BUSY);
             w->job_count += status == REN_OK;
@@ -225,7 +229,7 @@ static void work_make(ren_runtime *rt, work *w, net_kind kind, ren_optimizer opt
     CU_ASSERT_EQUAL_FATAL(ren_trainer_create(w->n.model, w->n.loss, &how, &w->t, NULL), REN_OK);
     CU_ASSERT_EQUAL(ren_infer_prepare(w->n.model, w->n.logits, NULL), REN_OK);
     w->x = malloc(BATCH * w->n.row * sizeof(float));
-    w->logits = malloc(BATCH * 10u * sizeof(float));
+    w->logits = malloc(MOST_STEPS * BATCH * 10u * sizeof(float));
     CU_ASSERT_FATAL(w->x && w->logits);
     for (size_t i = 0; i < BATCH * w->n.row; i++) {
         w->x[i] = (float)(ren_test_random(&state) % 2001u) / 1000.0f - 1.0f;
