@@ -94,6 +94,8 @@ static ren_status fetch_all(ren__cuda_driver *driver, ren_error *err)
         {"cuDeviceGet", &driver->device_get},
         {"cuDevicePrimaryCtxRetain", &driver->primary_retain},
         {"cuDevicePrimaryCtxRelease", &driver->primary_release},
+        {"cuDeviceGetAttribute", &driver->device_attribute},
+        {"cuStreamWriteValue64", &driver->write_value},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         ren_status status = fetch(wanted[i].name, wanted[i].out, err);
@@ -237,6 +239,31 @@ static ren_status make_streams(ren__device *dev, const ren__device_config *confi
     return status;
 }
 
+static ren_status make_counters(ren__device *dev, ren_error *err)
+{
+    int can = 0;
+    void *host = NULL;
+    void *device = NULL;
+    CUresult code = dev->driver.device_attribute(
+        &can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, dev->ordinal);
+    if (code != CUDA_SUCCESS || !can) {
+        return REN_OK; /* done without */
+    }
+    ren_status status = REN__CUDA(dev, err,
+                                  cudaHostAlloc(&host, REN__LANES * sizeof *dev->counters,
+                                                cudaHostAllocPortable | cudaHostAllocMapped));
+    if (status != REN_OK) {
+        return status;
+    }
+    dev->counters = host;
+    for (uint32_t l = 0; l < REN__LANES; l++) {
+        atomic_init(&dev->counters[l].value, 0);
+    }
+    status = REN__CUDA(dev, err, cudaHostGetDevicePointer(&device, host, 0));
+    dev->counters_at = (CUdeviceptr)(uintptr_t)device;
+    return status;
+}
+
 ren_status ren__cuda_open(const ren__device_config *config, const ren__host_services *host,
                           ren__device **out, ren_error *err)
 {
@@ -279,6 +306,9 @@ ren_status ren__cuda_open(const ren__device_config *config, const ren__host_serv
         status = read_caps(dev, err);
         if (status == REN_OK) {
             status = make_streams(dev, config, err);
+        }
+        if (status == REN_OK) {
+            status = make_counters(dev, err);
         }
         ren__cuda_leave(dev, &scope);
     }
@@ -349,8 +379,12 @@ void ren__cuda_close(ren__device *dev)
         }
         ren__cuda_dnn_close(dev);
         ren__cuda_tune_forget(dev);
+        ren__cuda_tickets_free(dev);
         for (uint32_t i = 0; i < dev->lanes; i++) {
             close_lane(&dev->lane[i]);
+        }
+        if (dev->counters) {
+            (void)cudaFreeHost(dev->counters);
         }
         (void)cudaGetLastError();
         ren__cuda_leave(dev, &scope);

@@ -36,13 +36,30 @@ typedef struct ren__cuda_driver {
     CUresult (*device_get)(CUdevice *device, int ordinal);
     CUresult (*primary_retain)(CUcontext *ctx, CUdevice device);
     CUresult (*primary_release)(CUdevice device);
+    CUresult (*device_attribute)(int *value, CUdevice_attribute attribute, CUdevice device);
+    CUresult (*write_value)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags);
 } ren__cuda_driver;
+
+/* How far a lane has come, in pinned memory that its stream writes; a cache line for each lane. */
+typedef struct ren__cuda_counter {
+    _Alignas(64) _Atomic uint64_t value;
+} ren__cuda_counter;
+
+/* Written by event_record and read by event_sync, whose caller knows of the record. */
+struct ren__event {
+    cudaEvent_t event;
+    uint32_t for_host_wait;
+    uint32_t lane;  /* of the latest record */
+    uint64_t count; /* what the lane's counter is then; 0 = the counter does not tell */
+};
 
 /* A stream and the library handles bound to it. Handles are made by the first operation that needs
  * them, under op_lock, and only used by launches afterwards: a cuDNN handle serves one thread at a
  * time, so questions are put to the handle of `dnn` instead. */
 typedef struct ren__cuda_lane {
     cudaStream_t stream;
+    uint64_t
+        counted; /* the newest value that the stream writes into its counter; the submitter's */
     cudnnHandle_t cudnn;
     cublasLtHandle_t blas;
 } ren__cuda_lane;
@@ -61,8 +78,12 @@ struct ren__device {
     struct ren__cuda_dnn *dnn; /* under op_lock: plans of cuDNN, made when first needed (dnn.h) */
     ren__device_caps caps;
     uint64_t memory_limit;
-    cudaStream_t tuning;           /* under op_lock, as is `tuned`; see tune.h */
+    ren__cuda_counter *counters; /* by lane; NULL where the device cannot write them, see lanes.c */
+    CUdeviceptr counters_at;     /* the same for the device */
+    cudaStream_t tuning;         /* under op_lock, as is `tuned`; see tune.h */
     struct ren__cuda_tuned *tuned; /* a list */
+    uint32_t *tickets;             /* device memory; made under op_lock; see ticket.c */
+    uint64_t tickets_taken[16];    /* a bit for each, under `lock` */
 
     pthread_mutex_t lock;    /* memory accounts and the fault; nothing is called under it */
     pthread_mutex_t op_lock; /* op_create, and with it the making of library handles */
@@ -182,7 +203,8 @@ struct ren__op {
     ren_status (*launch)(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                          void *const operands[REN__OPERANDS], void *workspace);
     void (*destroy)(ren__op *op);
-    ren__op *inner; /* half.c: what computes; linear.c: what sums dy's rows; else NULL */
+    uint32_t *ticket; /* a word of device memory, or NULL: see ticket.c */
+    ren__op *inner;   /* half.c: what computes; linear.c: what sums dy's rows; else NULL */
     union {
         ren__cuda_half half;
         ren__cuda_linear linear;
@@ -210,6 +232,11 @@ ren_status ren__cuda_op_create_within(ren__device *dev, uint32_t lane, const ren
 /* Count bytes of device memory against the limit, and give them back (memory.c). */
 ren_status ren__cuda_account(ren__device *dev, uint64_t bytes);
 void ren__cuda_unaccount(ren__device *dev, uint64_t bytes);
+
+/* A word of device memory that is 0 between launches; NULL when there is none (ticket.c). */
+uint32_t *ren__cuda_ticket_take(ren__device *dev);
+void ren__cuda_ticket_give(ren__device *dev, uint32_t *ticket); /* NULL is fine */
+void ren__cuda_tickets_free(ren__device *dev);                  /* at close */
 
 /* What computes an operation that no library and no kernel takes with the dtypes that it has: 0
  * when one does, else 1 with the description for it in *out. `refused` 1: the first choice was

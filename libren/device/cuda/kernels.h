@@ -149,6 +149,7 @@ typedef struct ren__update {
     float *first;     /* velocity or first moment */
     float *second;    /* second moment */
     uint64_t *count;  /* Adam's own count of updates; may be NULL */
+    uint32_t *ticket; /* CHECK: see ticket.c; may be NULL, and a second launch joins the parts */
     uint64_t n;
 } ren__update;
 

@@ -152,4 +152,27 @@ static __device__ __forceinline__ double ren__block_sum_f64(double v, double sha
     return ren__warp_sum_f64(lane < warps ? shared[lane] : 0.0);
 }
 
+/* In every thread of a block that has written its part of a sum, with all threads calling: is this
+ * the last block of the launch? Then it sees the parts of all others, and the word is 0 again.
+ * The fence before the count orders this block's part ahead of it; the one behind it orders the
+ * last block's reading after it: they are partners. Parts are read past the first-level cache. */
+static __device__ __forceinline__ bool ren__is_last_block(uint32_t *ticket)
+{
+    __shared__ uint32_t before;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        before = atomicAdd(ticket, 1u);
+        if (before == gridDim.x - 1u) {
+            *ticket = 0u;
+        }
+    }
+    __syncthreads();
+    if (before != gridDim.x - 1u) {
+        return false;
+    }
+    __threadfence();
+    return true;
+}
+
 #endif

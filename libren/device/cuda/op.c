@@ -136,6 +136,7 @@ void ren__cuda_op_destroy(ren__device *dev, ren__op *op)
         return;
     }
     ren__cuda_op_destroy(dev, op->inner);
+    ren__cuda_ticket_give(dev, op->ticket);
     if (op->destroy) {
         ren__cuda_enter_always(dev, &scope);
         op->destroy(op);

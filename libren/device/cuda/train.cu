@@ -6,15 +6,18 @@
  *           learning rate, step count or skip without being captured again.
  * Formula   As ren.h and ren.h's sources: SGD with momentum and Nesterov, Adam and AdamW with bias
  *           correction by the number of applied steps, LARS, exponential moving average.
- * Skip      When the state says found_inf, an optimizer writes nothing at all.
+ * Skip      When the state says found_inf, an optimizer writes nothing at all. It reads all the
+ *           same: a branch ahead of the loads would hold them back until the state has come.
  * Order     Sums are done in two passes with an order that depends on the count alone.
  */
 #include "launch.cuh"
 
-#define PART_FLOATS 4096u
-#define MOST_PARTS  256u
-#define JOIN        256u
-#define CLIP_EPS    1e-6f /* as PyTorch's clip_grad_norm_ */
+#define PART_FLOATS   2048u /* of a small region: few for a thread, or they would come one by one */
+#define MOST_PARTS    1056u /* eight for each multiprocessor of an H200 */
+#define LARS_FLOATS   4096u
+#define LARS_PARTS    256u /* that each block of the update joins */
+#define UPDATE_BLOCKS 65536u
+#define CLIP_EPS      1e-6f /* as PyTorch's clip_grad_norm_ */
 
 #define SCALE_GROWTH_STEPS 2000u
 #define SCALE_MOST         16777216.0f /* 2^24 */
@@ -34,6 +37,33 @@ typedef struct check_params {
     int vector;
 } check_params;
 
+static __device__ __forceinline__ float divisor_of(const ren__update *u)
+{
+    return u->control->grad_divisor * (u->dynamic_scale ? u->state->step_scale : 1.0f);
+}
+
+/* The sum of `count` parts, in an order that depends on the count alone, in every thread. */
+static __device__ __forceinline__ double join_parts(const double *parts, uint32_t count,
+                                                    double shared[32])
+{
+    double sum = 0.0;
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+        sum += __ldcg(parts + i);
+    }
+    return ren__block_sum_f64(sum, shared);
+}
+
+static __device__ __forceinline__ void check_join(const check_params &p, double shared[32])
+{
+    double sum = join_parts(p.parts, p.count, shared);
+    if (threadIdx.x == 0) {
+        /* ADVANCE, which goes before the optimizers, may change loss_scale for the next step. */
+        p.u.state->step_scale = p.u.state->loss_scale;
+        p.u.state->found_inf = isfinite(sum) ? 0u : 1u;
+        p.u.state->grad_norm = (float)(sqrt(sum) / (double)divisor_of(&p.u));
+    }
+}
+
 /* The square of a finite f32 is finite in f64, and so is every sum of them that fits memory: a sum
  * that is not finite had an inf or NaN in it. */
 static __global__ void check_kernel(check_params p)
@@ -51,24 +81,15 @@ static __global__ void check_kernel(check_params p)
     if (threadIdx.x == 0) {
         p.parts[blockIdx.x] = sum;
     }
-}
-
-static __device__ __forceinline__ float divisor_of(const ren__update *u)
-{
-    return u->control->grad_divisor * (u->dynamic_scale ? u->state->step_scale : 1.0f);
+    if (p.u.ticket && ren__is_last_block(p.u.ticket)) {
+        check_join(p, shared);
+    }
 }
 
 static __global__ void check_join_kernel(check_params p)
 {
     __shared__ double shared[32];
-    double sum = threadIdx.x < p.count ? p.parts[threadIdx.x] : 0.0;
-    sum = ren__block_sum_f64(sum, shared);
-    if (threadIdx.x == 0) {
-        /* ADVANCE, which goes before the optimizers, may change loss_scale for the next step. */
-        p.u.state->step_scale = p.u.state->loss_scale;
-        p.u.state->found_inf = isfinite(sum) ? 0u : 1u;
-        p.u.state->grad_norm = (float)(sqrt(sum) / (double)divisor_of(&p.u));
-    }
+    check_join(p, shared);
 }
 
 uint64_t ren__cuda_k_check_scratch(uint64_t n)
@@ -80,8 +101,8 @@ cudaError_t ren__cuda_k_check(cudaStream_t stream, const ren__update *u, void *p
 {
     check_params p = {*u, (double *)partial, parts_of(u->n), ren__aligned16(u->gradient)};
     cudaError_t code = REN_LAUNCH(check_kernel, p.count, REN_THREADS, stream, p);
-    if (code == cudaSuccess) {
-        code = REN_LAUNCH(check_join_kernel, 1u, JOIN, stream, p);
+    if (code == cudaSuccess && !u->ticket) {
+        code = REN_LAUNCH(check_join_kernel, 1u, REN_THREADS, stream, p);
     }
     return code;
 }
@@ -135,11 +156,9 @@ static __device__ __forceinline__ float factor_of(const ren__update *u)
 static __global__ void sgd_kernel(update_params p)
 {
     const ren__control c = *p.u.control;
+    const uint32_t skip = p.u.state->found_inf;
     float momentum = p.u.first ? c.momentum : 0.0f; /* no velocity is kept without momentum */
     float factor = factor_of(&p.u);
-    if (p.u.state->found_inf) {
-        return;
-    }
     for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
         float g[4];
         float w[4];
@@ -154,14 +173,16 @@ static __global__ void sgd_kernel(update_params p)
             v[k] = momentum * v[k] + gradient;
             w[k] -= c.learning_rate * (c.nesterov ? gradient + momentum * v[k] : v[k]);
         }
-        if (p.u.first) {
+        if (p.u.first && !skip) {
             ren__store4(p.u.first, i, p.u.n, p.vector, v);
         }
-        ren__store4(p.u.parameter, i, p.u.n, p.vector, w);
+        if (!skip) {
+            ren__store4(p.u.parameter, i, p.u.n, p.vector, w);
+        }
     }
 }
 
-/* Behind adam_kernel, whose blocks all read the count. */
+/* Behind adam_kernel, whose blocks all read the count; its last block does it where it can. */
 static __global__ void count_kernel(update_params p)
 {
     if (!p.u.state->found_inf) {
@@ -173,14 +194,12 @@ static __global__ void adam_kernel(update_params p)
 {
     __shared__ float correction[2];
     const ren__control c = *p.u.control;
+    const uint32_t skip = p.u.state->found_inf;
     float factor = factor_of(&p.u);
     float decayed = p.u.kind == REN__OP_ADAMW ? c.learning_rate * c.weight_decay : 0.0f;
     float decay = p.u.kind == REN__OP_ADAMW ? 0.0f : c.weight_decay;
     float step_size;
     float root;
-    if (p.u.state->found_inf) {
-        return;
-    }
     if (threadIdx.x == 0) { /* in f64: near 1 the powers would lose their digits */
         uint64_t updates = p.u.count ? *p.u.count + 1 : p.u.state->applied;
         double t = (double)(updates ? updates : 1u);
@@ -206,30 +225,33 @@ static __global__ void adam_kernel(update_params p)
             w[k] -= decayed * w[k];
             w[k] -= step_size * m[k] / (sqrtf(v[k]) / root + c.eps);
         }
-        ren__store4(p.u.first, i, p.u.n, p.vector, m);
-        ren__store4(p.u.second, i, p.u.n, p.vector, v);
-        ren__store4(p.u.parameter, i, p.u.n, p.vector, w);
+        if (!skip) {
+            ren__store4(p.u.first, i, p.u.n, p.vector, m);
+            ren__store4(p.u.second, i, p.u.n, p.vector, v);
+            ren__store4(p.u.parameter, i, p.u.n, p.vector, w);
+        }
+    }
+    if (p.u.count && p.u.ticket && ren__is_last_block(p.u.ticket) && threadIdx.x == 0 && !skip) {
+        *p.u.count += 1;
     }
 }
 
 static __global__ void commit_kernel(update_params p)
 {
-    if (p.u.state->found_inf) {
-        return;
-    }
+    const uint32_t skip = p.u.state->found_inf;
     for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
         float v[4];
         ren__load4(p.u.gradient, i, p.u.n, p.vector, v);
-        ren__store4(p.u.parameter, i, p.u.n, p.vector, v);
+        if (!skip) {
+            ren__store4(p.u.parameter, i, p.u.n, p.vector, v);
+        }
     }
 }
 
 static __global__ void ema_kernel(update_params p)
 {
+    const uint32_t skip = p.u.state->found_inf;
     float decay = p.u.control->ema_decay;
-    if (p.u.state->found_inf) {
-        return;
-    }
     for (uint64_t i = ren__first4(); i < p.u.n; i += ren__stride4()) {
         float w[4];
         float a[4];
@@ -238,7 +260,9 @@ static __global__ void ema_kernel(update_params p)
         for (int k = 0; k < 4; k++) {
             a[k] = decay * a[k] + (1.0f - decay) * w[k];
         }
-        ren__store4(p.u.parameter, i, p.u.n, p.vector, a);
+        if (!skip) {
+            ren__store4(p.u.parameter, i, p.u.n, p.vector, a);
+        }
     }
 }
 
@@ -251,7 +275,7 @@ static int aligned(const ren__update *u)
 cudaError_t ren__cuda_k_update(cudaStream_t stream, const ren__update *u)
 {
     update_params p = {*u, aligned(u)};
-    uint32_t blocks = ren__blocks(u->n, REN_THREADS * 4u, REN_MAX_BLOCKS);
+    uint32_t blocks = ren__blocks(u->n, REN_THREADS * 4u, UPDATE_BLOCKS);
     cudaError_t code;
     switch (u->kind) {
     case REN__OP_SGD:
@@ -307,14 +331,12 @@ static __global__ void lars_update_kernel(lars_params p)
     __shared__ double shared[32];
     const ren__control c = *p.u.control;
     float factor = factor_of(&p.u);
-    double of_w = threadIdx.x < p.count ? p.parts[threadIdx.x] : 0.0;
-    double of_g = threadIdx.x < p.count ? p.parts[p.count + threadIdx.x] : 0.0;
     float w_norm;
     float g_norm;
     float rate;
     /* Each block joins the parts, in the same order. */
-    w_norm = (float)sqrt(ren__block_sum_f64(of_w, shared));
-    g_norm = (float)sqrt(ren__block_sum_f64(of_g, shared)) * factor;
+    w_norm = (float)sqrt(join_parts(p.parts, p.count, shared));
+    g_norm = (float)sqrt(join_parts(p.parts + p.count, p.count, shared)) * factor;
     if (p.u.state->found_inf) {
         return;
     }
@@ -339,14 +361,19 @@ static __global__ void lars_update_kernel(lars_params p)
     }
 }
 
+static uint32_t lars_parts_of(uint64_t n)
+{
+    return ren__blocks(n, LARS_FLOATS, LARS_PARTS);
+}
+
 uint64_t ren__cuda_k_lars_scratch(uint64_t n)
 {
-    return 2u * parts_of(n) * sizeof(double);
+    return 2u * lars_parts_of(n) * sizeof(double);
 }
 
 cudaError_t ren__cuda_k_lars(cudaStream_t stream, const ren__update *u, void *partial)
 {
-    lars_params p = {*u, (double *)partial, parts_of(u->n), aligned(u)};
+    lars_params p = {*u, (double *)partial, lars_parts_of(u->n), aligned(u)};
     cudaError_t code = REN_LAUNCH(lars_norm_kernel, p.count, REN_THREADS, stream, p);
     if (code == cudaSuccess) {
         code = REN_LAUNCH(lars_update_kernel, ren__blocks(u->n, REN_THREADS * 4u, REN_MAX_BLOCKS),

@@ -20,6 +20,7 @@ static ren__update update_of(const ren__op *op, void *const o[REN__OPERANDS])
     u.state = o[2];
     u.n = ren__tensor_elements(&op->desc.operand[0]);
     u.parameter = o[3];
+    u.ticket = op->ticket;
     switch (op->desc.kind) {
     case REN__OP_ADVANCE:
         u.gradient = NULL;
@@ -73,16 +74,17 @@ ren_status ren__cuda_train_create(ren__device *dev, ren__op *op, ren__op_needs *
                                   ren_error *err)
 {
     uint64_t n = ren__tensor_elements(&op->desc.operand[0]);
-    (void)dev;
     (void)err;
     op->launch = launch;
     if (op->desc.kind == REN__OP_CHECK) {
+        op->ticket = ren__cuda_ticket_take(dev);
         needs->workspace_bytes = ren__cuda_k_check_scratch(n);
         needs->commands = 2;
     } else if (op->desc.kind == REN__OP_LARS) {
         needs->workspace_bytes = ren__cuda_k_lars_scratch(n);
         needs->commands = 2;
     } else if (op->desc.operand[6].rank) {
+        op->ticket = ren__cuda_ticket_take(dev);
         needs->commands = 2;
     }
     return REN_OK;
