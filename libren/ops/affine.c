@@ -5,8 +5,8 @@
  *           operation and in the window. Forward on COMP_1; backward forks into the weight gradient
  *           on COMP_1, the bias gradient on COMP_2 and the data gradient on COMP_3.
  * Fusion    An activation behind the layer may be part of the forward task. Backward it is a task
- *           of its own, since both gradients need its result; where the device can, that task sums
- *           the bias gradient while the elements pass, and else the weight gradient's task does.
+ *           of its own, since both gradients need its result. Where the device can, that task or
+ *           the weight gradient's sums the bias gradient on its way; train/fuse.h says which.
  * Threads   the builder's.
  */
 #include "ops.h"

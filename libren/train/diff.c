@@ -256,10 +256,11 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
     }
 }
 
-static void decide_groups(ren__diff *d)
+static void decide_groups(ren__diff *d, int64_t batch)
 {
     const ren__fuse fuse = {.nodes = d->model->nodes,
                             .target = d->target,
+                            .batch = batch,
                             .training = d->training,
                             .fusions = d->fusions,
                             .needed = d->needed,
@@ -323,7 +324,7 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
     }
     d->control = e.control;
     d->state = e.state;
-    decide_groups(d);
+    decide_groups(d, batch);
     for (uint32_t i = 0; i <= d->target; i++) {
         d->grads[i] = REN__NO_VALUE;
         d->casts[i] = REN__NO_VALUE;

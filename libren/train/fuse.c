@@ -65,16 +65,27 @@ static uint32_t bit_for(const ren__fuse *f, const ren__fused *out, uint32_t head
     }
 }
 
+/* The activation is the only one to read the layer. */
+static uint32_t sums_bias(const ren__fuse *f, const ren__node *layer)
+{
+    uint32_t is_linear = layer->kind == REN__NODE_LINEAR;
+    if ((!is_linear && layer->kind != REN__NODE_CONV2D) || layer->params[1] == REN__NO_PARAM ||
+        !(f->fusions & REN__FUSE_ACT_BIAS)) {
+        return 0;
+    }
+    ren__tensor_desc y = layer->out;
+    y.dims[0] = f->batch;
+    return !is_linear || !(f->fusions & REN__FUSE_WEIGHT_BIAS) ||
+           ren__tensor_elements(&y) >= REN__FUSE_LARGE;
+}
+
 static void decide_activation(const ren__fuse *f, ren__fused *out, uint32_t act)
 {
     uint32_t head = open_group(f, out, f->nodes[act]->inputs[0]);
     if (head == REN__NO_NODE || out[head].act != REN__NO_NODE) {
         return;
     }
-    ren__node_kind kind = f->nodes[head]->kind;
-    uint32_t has_bias = (kind == REN__NODE_LINEAR || kind == REN__NODE_CONV2D) &&
-                        f->nodes[head]->params[1] != REN__NO_PARAM;
-    out[head].bias_by_act = has_bias && f->fusions & REN__FUSE_ACT_BIAS;
+    out[head].bias_by_act = sums_bias(f, f->nodes[head]);
     if (f->fusions & bit_for(f, out, head, act)) {
         join(out, head, act);
         out[head].act = act;

@@ -24,7 +24,8 @@ static ren_runtime *rt;
 
 #define EVERY_FUSION 0xffu
 
-static ren_dtype mixed; /* precision of the next listing */
+static ren_dtype mixed;  /* precision of the next listing */
+static int64_t rows = 4; /* and its batch */
 
 /* `frozen`, by parameter, may be NULL. */
 static void list_fused(listing *l, ren_model *m, ren_tensor target, uint32_t training,
@@ -46,7 +47,7 @@ static void list_fused(listing *l, ren_model *m, ren_tensor target, uint32_t tra
     if (frozen) {
         ren__diff_freeze(&l->d, frozen);
     }
-    ren__diff_emit(&l->d, l->g, 4);
+    ren__diff_emit(&l->d, l->g, rows);
     CU_ASSERT_EQUAL_FATAL(ren__plan_build(l->g, &config, m->allocator, &l->plan, &err), REN_OK);
 }
 
@@ -350,8 +351,9 @@ static uint32_t value_at(const listing *l, ren__op_kind kind, const char *name, 
     return task_at(l, task)->operand[operand];
 }
 
-/* Linear layers take their ReLU; the gate sums their bias gradients, and where there is none the
- * weight gradient does. Each bit by itself gives the parts that it is about and no others. */
+/* Linear layers take their ReLU. Bias gradients come out of the weight gradients of small layers
+ * and out of the gates of large ones; a layer without a gate has its weight gradient alone. Each
+ * bit by itself gives the parts that it is about and no others. */
 static void test_linear_fuses(void)
 {
     listing l;
@@ -364,8 +366,8 @@ static void test_linear_fuses(void)
     CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "l1"));
     CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
     CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l3"));
-    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r2"), 0x1du); /* dy, y > dx, db */
-    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l2"), 0x7u);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r2"), 0xdu); /* dy, y > dx */
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l2"), 0xfu);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l3"), 0xfu);
     /* The next layer reads what the fused one wrote, and both gradients come from the gate. */
     CU_ASSERT_EQUAL(value_at(&l, REN__OP_LINEAR_FWD, "l1", 3),
@@ -376,6 +378,14 @@ static void test_linear_fuses(void)
                     value_at(&l, REN__OP_LINEAR_BWD_DATA, "l2", 0));
     CU_ASSERT_EQUAL(value_at(&l, REN__OP_ACT_BWD, "r2", 3),
                     value_at(&l, REN__OP_LINEAR_BWD_WEIGHT, "l2", 0));
+    drop_listing(&l);
+    rows = 16384; /* times 32 units */
+    list_fused(&l, n.model, n.loss, 1, EVERY_FUSION, NULL);
+    rows = 4;
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BIAS_GRAD), 0);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r2"), 0x1du); /* and db */
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l2"), 0x7u);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l3"), 0xfu);
     drop_listing(&l);
     list_fused(&l, n.model, n.loss, 1, REN__FUSE_ACT_BIAS, NULL);
     CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 2);
@@ -398,6 +408,7 @@ static void test_linear_fuses(void)
     CU_ASSERT_TRUE(is_fused(&l, REN__OP_CONV_FWD, "c2"));
     CU_ASSERT_EQUAL(total(&l, REN__OP_ACT_FWD), 0);
     CU_ASSERT_EQUAL(total(&l, REN__OP_BIAS_GRAD), 0);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r1"), 0x1du); /* of a convolution */
     drop_listing(&l);
     ren_model_destroy(n.model);
 }
@@ -495,7 +506,7 @@ static void test_what_does_not_fuse(void)
     ren_tensor own = ren_relu(m, "r4", ren_add(m, "own", norm, norm));
     ren_tensor loss = ren_softmax_cross_entropy(m, "loss", own, y, NULL);
     CU_ASSERT_EQUAL_FATAL(ren_model_status(m, NULL), REN_OK);
-    list_fused(&l, m, loss, 1, EVERY_FUSION, NULL);
+    list_fused(&l, m, loss, 1, EVERY_FUSION & ~(uint32_t)REN__FUSE_WEIGHT_BIAS, NULL);
     CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "twice"));
     CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
     CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l3"));
@@ -503,7 +514,7 @@ static void test_what_does_not_fuse(void)
     CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "norm"), 0x3ffu);
     /* Its gradient comes from two tasks, so no gate can sum its bias; tanh is one for l3. */
     CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "r1"), 0xdu);
-    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "twice"), 0xfu);
+    CU_ASSERT_NOT_EQUAL(find(&l, REN__OP_BIAS_GRAD, "twice"), UINT32_MAX);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "tanh"), 0x1fu);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "l3"), 0x7u);
     drop_listing(&l);
@@ -544,7 +555,7 @@ static void test_gelu_fuses(void)
     CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
     CU_ASSERT_EQUAL(l.g->tasks.count, 3);
     drop_listing(&l);
-    list_fused(&l, m, loss, 1, EVERY_FUSION, NULL);
+    list_fused(&l, m, loss, 1, EVERY_FUSION & ~(uint32_t)REN__FUSE_WEIGHT_BIAS, NULL);
     CU_ASSERT_FALSE(is_fused(&l, REN__OP_LINEAR_FWD, "l2"));
     CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "tanh"), 0x1fu);
     drop_listing(&l);
@@ -576,13 +587,18 @@ static void test_frozen_and_fused(void)
         const char *name = m->params[i]->name;
         frozen[i] = name[0] == 'a' || name[0] == 'n' || strcmp(name, "c.bias") == 0;
     }
-    list_fused(&l, m, loss, 1, EVERY_FUSION, frozen);
+    list_fused(&l, m, loss, 1, EVERY_FUSION & ~(uint32_t)REN__FUSE_WEIGHT_BIAS, frozen);
     CU_ASSERT_TRUE(is_fused(&l, REN__OP_LINEAR_FWD, "a"));
     CU_ASSERT_EQUAL(find(&l, REN__OP_ACT_BWD, "ra"), UINT32_MAX);
     CU_ASSERT_EQUAL(find(&l, REN__OP_BATCH_NORM_BWD, "n"), UINT32_MAX);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_TRAIN, "n"), 0x3ffu);
     CU_ASSERT_NOT_EQUAL(find(&l, REN__OP_ADD, "sum"), UINT32_MAX);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_ACT_BWD, "rc"), 0xdu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "c"), 0x7u);
+    CU_ASSERT_NOT_EQUAL(find(&l, REN__OP_BIAS_GRAD, "b"), UINT32_MAX);
+    CU_ASSERT_EQUAL(find(&l, REN__OP_BIAS_GRAD, "c"), UINT32_MAX);
+    drop_listing(&l);
+    list_fused(&l, m, loss, 1, EVERY_FUSION, frozen);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "c"), 0x7u);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_LINEAR_BWD_WEIGHT, "b"), 0xfu);
     drop_listing(&l);
