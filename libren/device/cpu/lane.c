@@ -164,7 +164,9 @@ void ren__cpu_execute(ren__cpu_lane *lane, const ren__cpu_command *command)
         break;
     }
     case REN__CPU_STAMP:
-        *command->as.stamp.out = ren__cpu_now_ns();
+        /* Relaxed, and atomic for who looks before an event says that it is there. */
+        atomic_store_explicit((_Atomic uint64_t *)(void *)command->as.stamp.out, ren__cpu_now_ns(),
+                              memory_order_relaxed);
         break;
     case REN__CPU_SEGMENT:
         run_segment(lane, command);
