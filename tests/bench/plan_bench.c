@@ -157,9 +157,6 @@ static double step(training *x)
         const bench_model_input *input = &x->model->inputs[i];
         void *slot;
         size_t bytes;
-        if (!input->used) {
-            continue;
-        }
         while (ren_input_acquire(x->t, input->name, &slot, &bytes) == REN_ERR_BUSY) {
             (void)sched_yield();
         }

@@ -194,9 +194,6 @@ static void post(step_session *s)
     for (uint32_t i = 0; i < model->input_count; i++) {
         void *slot;
         size_t bytes;
-        if (!model->inputs[i].used) {
-            continue;
-        }
         /* Never BUSY: a step that is done has given its slot back, and one at most is not. */
         must(s, ren_input_acquire(s->trainer, model->inputs[i].name, &slot, &bytes), "acquire");
         memcpy(slot, s->data[s->posted % BATCHES][i], bytes);

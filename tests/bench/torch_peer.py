@@ -144,16 +144,31 @@ def vgg11():
 
 
 class Heads(nn.Module):
-    """Trunk and class head; the step of libren trains no more than these."""
+    """A trunk and three heads: a class, four numbers, a mask."""
 
     def __init__(self):
         super().__init__()
         self.trunk = nn.Sequential(conv_bn_relu(3, 32, 3, 1, 1), conv_bn_relu(32, 64, 3, 2, 1),
                                    conv_bn_relu(64, 64, 3, 1, 1))
-        self.head = nn.Sequential(global_pool(), nn.Linear(64, 10))
+        self.label = nn.Sequential(global_pool(), nn.Linear(64, 10))
+        self.pose = nn.Sequential(global_pool(), nn.Linear(64, 64), nn.ReLU(inplace=True),
+                                  nn.Linear(64, 4))
+        self.mask = nn.Sequential(nn.Conv2d(64, 32, 3, 1, 1), nn.ReLU(inplace=True),
+                                  nn.Conv2d(32, 16, 3, 1, 1), nn.ReLU(inplace=True),
+                                  nn.Conv2d(16, 1, 1), nn.Sigmoid())
 
     def forward(self, x):
-        return self.head(self.trunk(x))
+        x = self.trunk(x)
+        return self.label(x), self.pose(x), self.mask(x)
+
+
+def class_loss(output, targets):
+    return F.cross_entropy(output, targets[0])
+
+
+def heads_loss(outputs, targets):
+    return (F.cross_entropy(outputs[0], targets[0]) + F.huber_loss(outputs[1], targets[1]) +
+            F.mse_loss(outputs[2], targets[2]))
 
 
 # name: (builder, batch, input of one row, classes, learning rate, parameters)
@@ -165,8 +180,11 @@ MODELS = {
     "resnet18-cifar": (resnet18, 128, (3, 32, 32), 10, 0.01, 11173962),
     "vgg11-cifar": (vgg11, 128, (3, 32, 32), 10, 0.01, 9228362),
     "resnet50-224": (resnet50, 64, (3, 224, 224), 1000, 0.01, 25557032),
-    "heads32": (Heads, 32, (3, 32, 32), 10, 0.01, 57130),
+    "heads32": (Heads, 32, (3, 32, 32), 10, 0.01, 84655),
 }
+# Further targets of one row, and the loss, where it is not the cross entropy of classes.
+TARGETS = {"heads32": ((4,), (1, 16, 16))}
+LOSSES = {"heads32": heads_loss}
 
 
 # ---------------------------------------------------------------------------- one step
@@ -186,12 +204,14 @@ class Session:
         if counted != parameters:
             raise RuntimeError("%d parameters, not %d" % (counted, parameters))
         x = torch.rand(batch, *row) * 2 - 1
-        y = torch.randint(classes, (batch,))
+        targets = [torch.randint(classes, (batch,))]
+        targets += [torch.rand(batch, *dims) * 2 - 1 for dims in TARGETS.get(name, ())]
+        self.criterion = LOSSES.get(name, class_loss)
         if nhwc:
             self.model = self.model.to(memory_format=torch.channels_last)
             x = x.contiguous(memory_format=torch.channels_last)
-        self.host = (x.pin_memory(), y.pin_memory()) if self.cuda else (x, y)
-        self.x, self.y = x.to(self.device), y.to(self.device)
+        self.host = [t.pin_memory() if self.cuda else t for t in [x] + targets]
+        self.x, *self.targets = [t.to(self.device) for t in [x] + targets]
         self.optimizer = self.make_optimizer(rate)
         self.scaler = None
         if self.dtype == torch.float16:
@@ -219,10 +239,10 @@ class Session:
 
     def forward(self):
         if self.dtype is None:
-            return F.cross_entropy(self.model(self.x), self.y)
+            return self.criterion(self.model(self.x), self.targets)
         # The cache of casts must not outlive a capture.
         with torch.autocast(self.device.type, dtype=self.dtype, cache_enabled=not self.capturing):
-            return F.cross_entropy(self.model(self.x), self.y)
+            return self.criterion(self.model(self.x), self.targets)
 
     def update(self):
         if self.scaler is None:
@@ -259,8 +279,8 @@ class Session:
 
     def step(self):
         if self.copy_inputs:
-            self.x.copy_(self.host[0], non_blocking=True)
-            self.y.copy_(self.host[1], non_blocking=True)
+            for there, here in zip([self.x] + self.targets, self.host):
+                there.copy_(here, non_blocking=True)
         if self.graph is not None:
             self.graph.replay()
         else:

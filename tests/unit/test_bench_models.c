@@ -162,13 +162,11 @@ static void train(const bench_model *model, uint32_t batch, float losses[STEPS])
     config.learning_rate = model->learning_rate;
     CU_ASSERT_EQUAL_FATAL(ren_trainer_create(b.m, b.loss, &config, &t, NULL), REN_OK);
     for (uint32_t i = 0; i < model->input_count; i++) {
-        if (model->inputs[i].used) {
-            size_t bytes = bench_model_bytes(&model->inputs[i], batch);
-            data[i] = malloc(bytes);
-            CU_ASSERT_PTR_NOT_NULL_FATAL(data[i]);
-            bench_model_fill(model, i, batch, 0, data[i]);
-            bindings[step.binding_count++] = (ren_binding){model->inputs[i].name, data[i], bytes};
-        }
+        size_t bytes = bench_model_bytes(&model->inputs[i], batch);
+        data[i] = malloc(bytes);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(data[i]);
+        bench_model_fill(model, i, batch, 0, data[i]);
+        bindings[step.binding_count++] = (ren_binding){model->inputs[i].name, data[i], bytes};
     }
     step.bindings = bindings;
     step.done = note_loss;

@@ -2,8 +2,7 @@
 /* tests/bench/models/heads.c - heads32: one trunk, three heads.
  *
  * The heads give a class (cross entropy), four numbers (Huber) and a mask of half the size (mean
- * squared error of a sigmoid). A trainer takes one loss and ren.h has no sum of losses, so a step
- * trains trunk and class head; the other two are there for inference and for their shapes.
+ * squared error of a sigmoid). A step trains trunk and heads for the sum of the three losses.
  */
 #include "models.h"
 
@@ -21,7 +20,7 @@ ren_tensor bench_build_heads(ren_model *m, const bench_model *self, uint32_t bat
 
     ren_tensor pose = ren_global_avg_pool(m, "pose.gap", trunk);
     pose = bench_linear(m, "pose2", bench_linear_relu(m, "pose1", pose, 64), 4);
-    ren_huber(m, "pose.loss", pose, in[2], NULL);
+    loss = ren_add(m, "loss.pose", loss, ren_huber(m, "pose.loss", pose, in[2], NULL));
 
     ren_tensor mask = bench_conv_relu(m, "mask1", trunk, (bench_conv){32, 3, 1, 1});
     mask = bench_conv_relu(m, "mask2", mask, (bench_conv){16, 3, 1, 1});
@@ -29,6 +28,5 @@ ren_tensor bench_build_heads(ren_model *m, const bench_model *self, uint32_t bat
     point.filters = 1;
     point.kernel[0] = point.kernel[1] = 1;
     mask = ren_sigmoid(m, "mask.sigmoid", ren_conv2d(m, "mask3", mask, &point));
-    ren_mse(m, "mask.loss", mask, in[3]);
-    return loss;
+    return ren_add(m, "loss.mask", loss, ren_mse(m, "mask.loss", mask, in[3]));
 }

@@ -3,8 +3,8 @@
 #include "models.h"
 
 /* clang-format off */
-#define IMAGE(size, channels) {"x", REN_F32, 4, {0, (size), (size), (channels)}, 1}
-#define LABELS                {"labels", REN_I32, 1, {0}, 1}
+#define IMAGE(size, channels) {"x", REN_F32, 4, {0, (size), (size), (channels)}}
+#define LABELS                {"labels", REN_I32, 1, {0}}
 /* clang-format on */
 
 const bench_model bench_models[] = {
@@ -13,7 +13,7 @@ const bench_model bench_models[] = {
      .classes = 10,
      .learning_rate = 0.02f,
      .parameters = 15242,
-     .inputs = {{"x", REN_F32, 2, {0, 32}, 1}, LABELS},
+     .inputs = {{"x", REN_F32, 2, {0, 32}}, LABELS},
      .input_count = 2,
      .build = bench_build_mlp},
     {.name = "mlp-256x4",
@@ -21,7 +21,7 @@ const bench_model bench_models[] = {
      .classes = 16,
      .learning_rate = 0.02f,
      .parameters = 218128,
-     .inputs = {{"x", REN_F32, 2, {0, 64}, 1}, LABELS},
+     .inputs = {{"x", REN_F32, 2, {0, 64}}, LABELS},
      .input_count = 2,
      .build = bench_build_mlp},
     {.name = "lenet28",
@@ -69,10 +69,8 @@ const bench_model bench_models[] = {
      .classes = 10,
      .learning_rate = 0.01f,
      .parameters = 84655,
-     .inputs = {IMAGE(32, 3),
-                LABELS,
-                {"pose", REN_F32, 2, {0, 4}, 0},
-                {"mask", REN_F32, 4, {0, 16, 16, 1}, 0}},
+     .inputs =
+         {IMAGE(32, 3), LABELS, {"pose", REN_F32, 2, {0, 4}}, {"mask", REN_F32, 4, {0, 16, 16, 1}}},
      .input_count = 4,
      .build = bench_build_heads},
 };

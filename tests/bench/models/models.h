@@ -30,7 +30,6 @@ typedef struct bench_model_input {
     ren_dtype dtype;
     uint32_t rank;
     int64_t dims[REN_MAX_RANK]; /* dims[0] is 0: the batch */
-    uint32_t used;              /* 1 = the loss depends on it, so a step binds it */
 } bench_model_input;
 
 typedef struct bench_model {
