@@ -1127,6 +1127,8 @@ static inline ren_infer_desc ren_infer_desc_default(void)
  *             model keeps two versions beside the ones in training.
  *   Priority  REALTIME goes first in the rings. With any_version it also overtakes steps and
  *             inferences of its model that are not issued yet.
+ *   Values    Dropout is the identity and batch norm uses the running statistics; behind a linear
+ *             layer or a convolution it is multiplied into that one's weights.
  *   Inputs    On a device that copies from pinned memory alone (CUDA) this call copies inputs of up
  *             to 64 KiB together; larger ones are copied by a thread of libren's.
  * Returns   REN_OK; REN_ERR_QUEUE_FULL (config.infer_requests are under way, or the shared road is

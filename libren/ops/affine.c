@@ -7,6 +7,8 @@
  * Fusion    An activation behind the layer may be part of the forward task. Backward it is a task
  *           of its own, since both gradients need its result. Where the device can, that task or
  *           the weight gradient's sums the bias gradient on its way; train/fuse.h says which.
+ *           In inference a batch norm behind the layer may be folded into weights and bias, which
+ *           are then values of their own, and there is always a bias.
  * Threads   the builder's.
  */
 #include "ops.h"
@@ -34,6 +36,20 @@ static void bias_grad(ren__emitter *e, const ren__node *n, uint32_t dy,
     ren__emit_task(e, &t);
 }
 
+static void read_weights(const ren__emitter *e, ren__task *t, const ren__node *n, uint32_t norm)
+{
+    if (norm != REN__NO_NODE) {
+        const ren__node *folded = e->nodes[norm];
+        ren__emit_read(t, 1, e->folded[norm][0], &e->param_descs[n->params[0]]);
+        ren__emit_read(t, 2, e->folded[norm][1], &e->param_descs[folded->params[0]]);
+        return;
+    }
+    ren__emit_read_weight(e, t, 1, n->params[0]);
+    if (n->params[1] != REN__NO_PARAM) {
+        ren__emit_read_weight(e, t, 2, n->params[1]);
+    }
+}
+
 void ren__affine_forward(ren__emitter *e, uint32_t index, const ren__affine_kinds *kinds,
                          uint64_t cost)
 {
@@ -47,10 +63,7 @@ void ren__affine_forward(ren__emitter *e, uint32_t index, const ren__affine_kind
         t.op.fused_activation = 1;
     }
     ren__emit_read(&t, 0, ren__emit_value(e, n->inputs[0]), &x);
-    ren__emit_read_weight(e, &t, 1, n->params[0]);
-    if (n->params[1] != REN__NO_PARAM) {
-        ren__emit_read_weight(e, &t, 2, n->params[1]);
-    }
+    read_weights(e, &t, n, fused->fold);
     ren__emit_write(&t, 3, ren__emit_output(e, fused->tail), &y);
     ren__emit_task(e, &t);
 }

@@ -97,6 +97,7 @@ typedef struct ren__fused {
     uint32_t other;       /* what is added to a batch norm's output */
     uint32_t bias_by_act; /* linear, convolution: 1 = the gate of the activation behind it, in the
                              group or not, gives the bias gradient */
+    uint32_t fold;        /* linear, convolution: the batch norm that is in its weights already */
 } ren__fused;
 
 typedef struct ren__emitter {
@@ -110,6 +111,7 @@ typedef struct ren__emitter {
     uint32_t allow_tf32;                /* of products and convolutions */
     uint32_t fusions;                   /* bits of ren__fusion */
     const ren__fused *fused;            /* by node */
+    uint32_t (*folded)[2];              /* by node, of a folded batch norm: weights, bias */
     const char *segment;                /* of the tasks emitted now */
     uint32_t *values;                   /* by node: the value of its output; an input's as given */
     uint32_t *casts;                    /* by node: the same in the other dtype, or REN__NO_VALUE */

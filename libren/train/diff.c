@@ -31,6 +31,8 @@ static ren_status take_block(ren__diff *d)
     size_t used = carve(&at, params, 1);
     size_t fused = carve(&at, nodes, sizeof(ren__fused));
     size_t readers = carve(&at, nodes, sizeof(uint32_t));
+    size_t foldable = carve(&at, nodes, 1);
+    size_t folded = carve(&at, nodes, sizeof d->folded[0]);
     size_t values = carve(&at, nodes, sizeof(uint32_t));
     size_t casts = carve(&at, nodes, sizeof(uint32_t));
     size_t grads = carve(&at, nodes, sizeof(uint32_t));
@@ -50,6 +52,8 @@ static ren_status take_block(ren__diff *d)
     d->param_used = block + used;
     d->fused = (ren__fused *)(void *)(block + fused);
     d->readers = (uint32_t *)(void *)(block + readers);
+    d->foldable = block + foldable;
+    d->folded = (uint32_t(*)[2])(void *)(block + folded);
     d->values = (uint32_t *)(void *)(block + values);
     d->casts = (uint32_t *)(void *)(block + casts);
     d->grads = (uint32_t *)(void *)(block + grads);
@@ -216,9 +220,10 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
     d->statistics = REN__NO_VALUE;
     d->statistics_in = REN__NO_VALUE;
     if (m->region_bytes) {
+        uint64_t bytes = m->weights.bytes ? m->weights.bytes : m->region_bytes;
         d->params = d->training
                         ? ren__task_graph_value(g, "params", REN__VALUE_FIXED, m->region_bytes)
-                        : ren__task_graph_value(g, "weights", REN__VALUE_EXTERNAL, m->region_bytes);
+                        : ren__task_graph_value(g, "weights", REN__VALUE_EXTERNAL, bytes);
     }
     if (d->training && m->trained_bytes) {
         d->grad_root = ren__task_graph_value(g, "gradients", REN__VALUE_FIXED, m->trained_bytes);
@@ -256,6 +261,22 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
     }
 }
 
+static void emit_folded(ren__diff *d, ren__task_graph *g)
+{
+    const ren__weights *w = &d->model->weights;
+    for (uint32_t i = 0; !d->training && i < w->fold_count; i++) {
+        const ren__weight_fold *fold = &w->folds[i];
+        const char *name = d->model->nodes[fold->norm]->name;
+        if (fold->norm <= d->target && d->needed[fold->norm]) {
+            d->foldable[fold->norm] = 1;
+            d->folded[fold->norm][0] =
+                ren__task_graph_alias(g, name, d->params, fold->weight, fold->weight_bytes);
+            d->folded[fold->norm][1] =
+                ren__task_graph_alias(g, name, d->params, fold->bias, fold->bias_bytes);
+        }
+    }
+}
+
 static void decide_groups(ren__diff *d, int64_t batch)
 {
     const ren__fuse fuse = {.nodes = d->model->nodes,
@@ -265,6 +286,7 @@ static void decide_groups(ren__diff *d, int64_t batch)
                             .fusions = d->fusions,
                             .needed = d->needed,
                             .wants_grad = d->wants_grad,
+                            .foldable = d->foldable,
                             .readers = d->readers};
     ren__fuse_decide(&fuse, d->fused);
 }
@@ -305,6 +327,7 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
                       .allow_tf32 = m->allow_tf32,
                       .fusions = d->fusions,
                       .fused = d->fused,
+                      .folded = d->folded,
                       .segment = "forward",
                       .values = d->values,
                       .casts = d->casts,
@@ -324,6 +347,7 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
     }
     d->control = e.control;
     d->state = e.state;
+    emit_folded(d, g);
     decide_groups(d, batch);
     for (uint32_t i = 0; i <= d->target; i++) {
         d->grads[i] = REN__NO_VALUE;

@@ -34,6 +34,8 @@ typedef struct ren__diff {
     uint8_t *param_used;   /* by parameter: of a needed node */
     ren__fused *fused;     /* by node, once emitted */
     uint32_t *readers;     /* by node, likewise */
+    uint8_t *foldable;     /* by node, likewise; so the next */
+    uint32_t (*folded)[2]; /* by node: values of the weights and the bias with a batch norm in */
     uint32_t *values;      /* by node: the value of its output; an input's is EXTERNAL */
     uint32_t *casts;       /* by node */
     uint32_t *grads;       /* by node */
@@ -42,8 +44,8 @@ typedef struct ren__diff {
     uint32_t *param_casts;  /* by parameter: in `precision` */
     uint32_t *param_grads;  /* by parameter: its gradient, or a statistic's new value */
     ren__tensor_desc *param_descs;
-    /* Roots. FIXED, except control: EXTERNAL. In inference only `params`. */
-    uint32_t params;    /* the whole region */
+    /* Roots. FIXED, except where said; control is EXTERNAL. In inference only `params`. */
+    uint32_t params;    /* the whole region; in inference EXTERNAL, a set as in weights.h */
     uint32_t grad_root; /* parallel to the trained part */
     /* Parallel to the statistics: their new values; and what they come from behind the first step
      * of a window. EXTERNAL where steps accumulate. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/train/fuse.c - see fuse.h.
  *
- * One sweep in model order: when a node's turn comes, the groups of its inputs are as they will be
- * but for this node itself, so a sum joins a batch norm before the ReLU behind it is looked at.
+ * Two sweeps in model order. The first gives sums to batch norms, since a batch norm that takes a
+ * sum is not folded. In the second, when a node's turn comes, the groups of its inputs are as they
+ * will be but for this node itself: a norm has its sum, or is in its layer, before the ReLU behind
+ * it is looked at.
  */
 #include "fuse.h"
 
@@ -92,6 +94,16 @@ static void decide_activation(const ren__fuse *f, ren__fused *out, uint32_t act)
     }
 }
 
+static void decide_folding(const ren__fuse *f, ren__fused *out, uint32_t norm)
+{
+    uint32_t head = open_group(f, out, f->nodes[norm]->inputs[0]);
+    if (f->foldable[norm] && out[norm].tail == norm && head != REN__NO_NODE &&
+        out[head].tail == head) {
+        join(out, head, norm);
+        out[head].fold = norm;
+    }
+}
+
 static void count_readers(const ren__fuse *f)
 {
     for (uint32_t i = 0; i <= f->target; i++) {
@@ -109,9 +121,14 @@ void ren__fuse_decide(const ren__fuse *f, ren__fused *out)
 {
     count_readers(f);
     for (uint32_t i = 0; i <= f->target; i++) {
-        out[i] = (ren__fused){i, i, REN__NO_NODE, REN__NO_NODE, 0};
+        out[i] = (ren__fused){i, i, REN__NO_NODE, REN__NO_NODE, 0, REN__NO_NODE};
         if (f->needed[i] && f->nodes[i]->kind == REN__NODE_ADD) {
             decide_sum(f, out, i);
+        }
+    }
+    for (uint32_t i = 0; i <= f->target; i++) {
+        if (f->needed[i] && f->nodes[i]->kind == REN__NODE_BATCH_NORM && !f->training) {
+            decide_folding(f, out, i);
         } else if (f->needed[i] && f->nodes[i]->kind == REN__NODE_ACTIVATION) {
             decide_activation(f, out, i);
         }

@@ -22,6 +22,8 @@
  *   batch norm   ReLU             NORM_ACT
  *   batch norm   sum              NORM_ADD          see below
  *   batch norm   sum, ReLU        NORM_ADD
+ *   linear or    batch norm                         inference, and it takes no sum; then ReLU or
+ *   convolution                                     GELU as behind the layer alone
  *
  * All tasks of a group are emitted at the turn of its tail: forward, what a sum adds has been
  * computed by then; backward, everyone who reads the tail has run. The backward pass reads the
@@ -32,6 +34,11 @@
  * convolution is the freshest work, and the other side is ready by then on any schedule. A batch
  * norm that no gradient passes through, since all before it is frozen, does not take a sum whose
  * other side wants one: the gradient would have to come out of an operation that need not run.
+ *
+ * Folding. In inference a batch norm multiplies and adds the same numbers each time, so they are
+ * put into the weights and the bias of the layer before it once for each version of the weights
+ * (weights.h), and the norm is not computed at all. One that takes a sum stays: with it, norm, sum
+ * and ReLU are one pass over memory; without it, sum and ReLU would be one of their own.
  *
  * Biases. The gradient of a linear layer's or convolution's bias is the sum of the gradient behind
  * the layer. When that comes out of an activation's backward task and out of nowhere else, the task
@@ -57,6 +64,7 @@ typedef struct ren__fuse {
     uint32_t fusions;          /* bits of ren__fusion */
     const uint8_t *needed;     /* by node */
     const uint8_t *wants_grad; /* by node */
+    const uint8_t *foldable;   /* by node: a batch norm whose layer has weights with it in */
     uint32_t *readers;         /* by node; filled: how many read it, the host among them */
 } ren__fuse;
 

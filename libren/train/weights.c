@@ -82,6 +82,53 @@ static void emit_copy(ren__task_graph *g, uint32_t set, uint32_t params, uint64_
     ren__task_graph_add(g, &t);
 }
 
+/* One parameter of the region, as an operand. */
+static void read_param(const ren_model *m, ren__task_graph *g, ren__task *t, uint32_t operand,
+                       uint32_t params, uint32_t index, const ren__tensor_desc *desc)
+{
+    const ren__param *p = m->params[index];
+    ren__emit_read(t, operand, ren__task_graph_alias(g, p->name, params, p->offset, p->bytes),
+                   desc);
+}
+
+static void emit_fold(const ren_model *m, ren__task_graph *g, uint32_t set, uint32_t params,
+                      const ren__weight_fold *fold)
+{
+    const ren__node *layer = m->nodes[fold->layer];
+    const ren__node *norm = m->nodes[fold->norm];
+    ren__tensor_desc channel = m->params[norm->params[0]]->desc;
+    ren__tensor_desc weight = m->params[layer->params[0]]->desc;
+    for (; weight.rank < 4; weight.rank++) {
+        weight.dims[weight.rank] = 1; /* a linear layer is a convolution of one pixel */
+    }
+    ren__task t;
+    memset(&t, 0, sizeof t);
+    t.name = norm->name;
+    t.segment = "inference weights";
+    t.stream = REN_STREAM_UPDATE;
+    t.cost = 2 * fold->weight_bytes;
+    t.op.struct_size = (uint32_t)sizeof t.op;
+    t.op.kind = REN__OP_BATCH_NORM_FOLD;
+    t.op.eps = norm->eps;
+    t.op.groups = 1;
+    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+        t.operand[i] = REN__NO_VALUE;
+    }
+    read_param(m, g, &t, 0, params, layer->params[0], &weight);
+    for (uint32_t i = 0; i < 4; i++) {
+        read_param(m, g, &t, 1 + i, params, norm->params[i], &channel);
+    }
+    if (layer->params[1] != REN__NO_PARAM) {
+        read_param(m, g, &t, 5, params, layer->params[1], &channel);
+    }
+    ren__emit_write(&t, 6,
+                    ren__task_graph_alias(g, norm->name, set, fold->weight, fold->weight_bytes),
+                    &weight);
+    ren__emit_write(&t, 7, ren__task_graph_alias(g, norm->name, set, fold->bias, fold->bias_bytes),
+                    &channel);
+    ren__task_graph_add(g, &t);
+}
+
 static ren_status build_plan(ren_model *m, ren__task_graph *g, ren_error *err)
 {
     ren__weights *w = &m->weights;
@@ -94,6 +141,9 @@ static ren_status build_plan(ren_model *m, ren__task_graph *g, ren_error *err)
     uint32_t params = ren__task_graph_value(g, "params", REN__VALUE_FIXED, m->region_bytes);
     w->set_value = ren__task_graph_value(g, "set", REN__VALUE_EXTERNAL, w->bytes);
     emit_copy(g, w->set_value, params, m->region_bytes);
+    for (uint32_t i = 0; i < w->fold_count; i++) {
+        emit_fold(m, g, w->set_value, params, &w->folds[i]);
+    }
     ren_status status = ren__plan_build(g, &config, m->allocator, &w->plan, err);
     if (status != REN_OK) {
         return status;
@@ -119,11 +169,52 @@ static ren_status make_plan(ren_model *m, ren_error *err)
     return status;
 }
 
+/* Every batch norm behind a layer, whoever else may read that. */
+static ren_status find_folds(ren_model *m, ren_error *err)
+{
+    ren__weights *w = &m->weights;
+    for (uint32_t i = 0; i < m->node_count; i++) {
+        const ren__node *norm = m->nodes[i];
+        if (norm->kind != REN__NODE_BATCH_NORM) {
+            continue;
+        }
+        const ren__node *layer = m->nodes[norm->inputs[0]];
+        if (layer->kind == REN__NODE_LINEAR || layer->kind == REN__NODE_CONV2D) {
+            w->folds[w->fold_count++] =
+                (ren__weight_fold){.layer = norm->inputs[0],
+                                   .norm = i,
+                                   .weight_bytes = m->params[layer->params[0]]->bytes,
+                                   .bias_bytes = m->params[norm->params[0]]->bytes};
+        }
+    }
+    for (uint32_t i = 0; i < w->fold_count; i++) {
+        w->folds[i].weight = w->bytes;
+        w->folds[i].bias = w->bytes + align_up(w->folds[i].weight_bytes);
+        w->bytes = w->folds[i].bias + align_up(w->folds[i].bias_bytes);
+    }
+    ren_error why = {0};
+    ren_status status = make_plan(m, &why);
+    if (status == REN_ERR_UNSUPPORTED && w->fold_count) { /* without, then */
+        ren__plan_destroy(w->plan);
+        ren__host_free(m->allocator, w->externals, w->external_count, sizeof w->externals[0]);
+        w->plan = NULL;
+        w->externals = NULL;
+        w->fold_count = 0;
+        w->bytes = align_up(m->region_bytes);
+        status = make_plan(m, &why);
+    }
+    if (status != REN_OK && err) {
+        *err = why;
+    }
+    return status;
+}
+
 void ren__weights_free(ren_model *m)
 {
     ren__weights *w = &m->weights;
     ren__plan_destroy(w->plan);
     ren__host_free(m->allocator, w->externals, w->external_count, sizeof w->externals[0]);
+    ren__host_free(m->allocator, w->folds, w->fold_capacity, sizeof w->folds[0]);
     ren__region_free(m->rt, &w->region);
     memset(w, 0, sizeof *w);
 }
@@ -136,12 +227,16 @@ ren_status ren__weights_prepare(ren_model *m, ren_error *err)
         return REN_OK;
     }
     w->bytes = align_up(m->region_bytes);
-    ren_status status = ren__region_alloc(m->rt, REN__WEIGHT_SETS * w->bytes, &w->region);
-    if (status != REN_OK) {
-        (void)REN__FAIL(err, status, "no device memory for two copies of %llu bytes of parameters",
-                        (unsigned long long)w->bytes);
-    } else {
-        status = make_plan(m, err);
+    w->fold_capacity = m->node_count;
+    w->folds = ren__host_calloc(m->allocator, w->fold_capacity, sizeof w->folds[0]);
+    ren_status status = w->folds ? find_folds(m, err)
+                                 : REN__FAIL(err, REN_ERR_NO_MEMORY, "no host memory for folding");
+    if (status == REN_OK) {
+        status = ren__region_alloc(m->rt, REN__WEIGHT_SETS * w->bytes, &w->region);
+        if (status != REN_OK) {
+            (void)REN__FAIL(err, status, "no device memory for two copies of %llu bytes of weights",
+                            (unsigned long long)w->bytes);
+        }
     }
     if (status != REN_OK) {
         ren__weights_free(m);

@@ -9,7 +9,7 @@
  *           and issue, which is why nothing here is atomic.
  * Progress  never waits for the device.
  * Order     see weights.c.
- * Memory    twice the model's parameters, taken by prepare.
+ * Memory    twice the model's parameters, and weights with batch norms in, taken by prepare.
  */
 #ifndef REN_TRAIN_WEIGHTS_H
 #define REN_TRAIN_WEIGHTS_H
@@ -26,11 +26,23 @@ typedef struct ren__weight_set {
     uint64_t readers[REN_STREAM_COUNT]; /* [sub] points of its newest readers, by stream */
 } ren__weight_set;
 
+/* A batch norm behind a linear layer or a convolution, and where a set holds the layer's weights
+ * and bias with the norm in: norm(layer(x)) = layer with these(x). */
+typedef struct ren__weight_fold {
+    uint32_t layer, norm; /* nodes */
+    uint64_t weight, weight_bytes;
+    uint64_t bias, bias_bytes;
+} ren__weight_fold;
+
+/* A set begins as the model's region is, parameters at the same offsets; then come the folds. */
 typedef struct ren__weights {
     ren__region region; /* [placed] both sets */
     uint64_t bytes;     /* [placed] of one; 0 = the model has no parameters */
-    ren__plan *plan;    /* [placed] makes a set, on UPDATE */
-    void **externals;   /* [sub] */
+    ren__weight_fold *folds;
+    uint32_t fold_count;    /* [placed] 0 where the device does not fold */
+    uint32_t fold_capacity; /* of the array */
+    ren__plan *plan;        /* [placed] makes a set, on UPDATE */
+    void **externals;       /* [sub] */
     uint32_t external_count;
     uint32_t set_value;
     uint32_t commands; /* [placed] of the plan, on UPDATE */

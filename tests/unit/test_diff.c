@@ -80,6 +80,16 @@ static uint32_t count(const listing *l, ren__op_kind kind, const char *name, ren
     return n;
 }
 
+/* Tasks of a kind, wherever. */
+static uint32_t total(const listing *l, ren__op_kind kind)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
+        n += count(l, kind, NULL, (ren_stream)i);
+    }
+    return n;
+}
+
 static uint32_t find(const listing *l, ren__op_kind kind, const char *name)
 {
     for (uint32_t i = 0; i < l->g->tasks.count; i++) {
@@ -153,11 +163,11 @@ static void test_conv_backward_forks(void)
     /* Two inputs of residual blocks have two readers each: one sum each. */
     CU_ASSERT_EQUAL(count(&l, REN__OP_ADD, NULL, REN_STREAM_COMP_3), 2 + 2);
     drop_listing(&l);
-    /* Inference has none of the backward pass, and evaluates batch norm. */
+    /* Inference has none of the backward pass, and its batch norms are in the convolutions. */
     list_tasks(&l, n.model, n.logits, 0);
-    CU_ASSERT_EQUAL(count(&l, REN__OP_BATCH_NORM_EVAL, NULL, REN_STREAM_COMP_2), 6);
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BATCH_NORM_EVAL), 0);
     CU_ASSERT_EQUAL(count(&l, REN__OP_CONV_FWD, NULL, REN_STREAM_COMP_1), 6);
-    CU_ASSERT_EQUAL(l.g->tasks.count, 6 + 6 + 5 + 2 + 1 + 1);
+    CU_ASSERT_EQUAL(l.g->tasks.count, 6 + 5 + 2 + 1 + 1);
     drop_listing(&l);
     ren_model_destroy(n.model);
 }
@@ -333,16 +343,6 @@ static int is_fused(const listing *l, ren__op_kind kind, const char *name)
     return op_at(l, kind, name)->fused_activation == 1;
 }
 
-/* Tasks of a kind, wherever. */
-static uint32_t total(const listing *l, ren__op_kind kind)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
-        n += count(l, kind, NULL, (ren_stream)i);
-    }
-    return n;
-}
-
 /* The value that an operand of the task reads or writes. */
 static uint32_t value_at(const listing *l, ren__op_kind kind, const char *name, uint32_t operand)
 {
@@ -454,8 +454,15 @@ static void test_batch_norm_fuses(void)
     CU_ASSERT_EQUAL(total(&l, REN__OP_ADD), 2);
     drop_listing(&l);
     list_fused(&l, n.model, n.logits, 0, EVERY_FUSION, NULL);
-    CU_ASSERT_EQUAL(l.g->tasks.count, 6 + 6 + 1 + 1);
+    /* Without gradients only the two that take sums are left, the others are folded. */
+    CU_ASSERT_EQUAL(l.g->tasks.count, 6 + 2 + 1 + 1);
     CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_EVAL, "b1.bn2"), 0x43fu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_EVAL, "b2.dbn"), 0x43fu);
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_CONV_FWD, "stem"), 0xfu);
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_CONV_FWD, "stem"));
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_CONV_FWD, "b1.conv2"), 0xbu);
+    CU_ASSERT_NOT_EQUAL(value_at(&l, REN__OP_CONV_FWD, "stem", 1),
+                        l.d.param_values[n.model->nodes[1 + 1]->params[0]]);
     drop_listing(&l);
     ren_model_destroy(n.model);
 }
@@ -527,8 +534,10 @@ static void test_what_does_not_fuse(void)
         inner.index--;
     }
     list_fused(&l, n.model, inner, 0, EVERY_FUSION, NULL);
-    CU_ASSERT_EQUAL(operands(&l, REN__OP_BATCH_NORM_EVAL, "b1.bn2"), 0x3fu);
-    CU_ASSERT_TRUE(is_fused(&l, REN__OP_BATCH_NORM_EVAL, "sbn"));
+    CU_ASSERT_EQUAL(operands(&l, REN__OP_CONV_FWD, "b1.conv2"), 0xfu);
+    CU_ASSERT_FALSE(is_fused(&l, REN__OP_CONV_FWD, "b1.conv2"));
+    CU_ASSERT_TRUE(is_fused(&l, REN__OP_CONV_FWD, "stem"));
+    CU_ASSERT_EQUAL(total(&l, REN__OP_BATCH_NORM_EVAL), 0);
     drop_listing(&l);
     ren_model_destroy(n.model);
 }
