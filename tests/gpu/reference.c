@@ -135,16 +135,18 @@ void ref_conv_weight(const ref_window *s, const float *dy, const float *x, doubl
     each_pixel(s, conv_pixel, &d);
 }
 
+#define MOST_PLACES 512 /* of a window */
+
 /* The pixels of one window: calls visit with the index of the input element. */
 static int64_t window(const ref_window *s, int64_t n, int64_t ho, int64_t wo, int64_t c,
-                      int64_t out[64])
+                      int64_t out[MOST_PLACES])
 {
     int64_t count = 0;
     for (int64_t kh = 0; kh < s->kh; kh++) {
         for (int64_t kw = 0; kw < s->kw; kw++) {
             int64_t h = ho * s->sh - s->ph + kh;
             int64_t w = wo * s->sw - s->pw + kw;
-            if (h >= 0 && h < s->h && w >= 0 && w < s->w && count < 64) {
+            if (h >= 0 && h < s->h && w >= 0 && w < s->w && count < MOST_PLACES) {
                 out[count++] = ((n * s->h + h) * s->w + w) * s->c + c;
             }
         }
@@ -154,7 +156,7 @@ static int64_t window(const ref_window *s, int64_t n, int64_t ho, int64_t wo, in
 
 static void pool(const ref_window *s, const float *x, const float *dy, double *out, int maximum)
 {
-    int64_t at[64];
+    int64_t at[MOST_PLACES];
     if (dy) {
         memset(out, 0, (size_t)(s->n * s->h * s->w * s->c) * sizeof *out);
     }

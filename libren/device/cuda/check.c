@@ -9,6 +9,8 @@
  */
 #include "internal.h"
 
+#define MOST_PLACES 65536u /* of a maximum's window: they are saved in two bytes */
+
 #define FAIL(status, ...) ren__cuda_error(err, (status), 0, __FILE__, __LINE__, __VA_ARGS__)
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -76,6 +78,22 @@ static ren_status dtypes(const ren__op_desc *d, uint32_t first, uint32_t last, r
             return FAIL(REN_ERR_UNSUPPORTED,
                         "operand %u has dtype %d, this operation is computed with dtype %d", i,
                         (int)d->operand[i].dtype, (int)dtype);
+        }
+    }
+    return REN_OK;
+}
+
+/* The tensors among the operands, whose bits are in `mask`, are of one dtype of floats. */
+static ren_status one_dtype(const ren__op_desc *d, uint32_t mask, ren_error *err)
+{
+    ren_dtype dtype = d->operand[0].dtype;
+    if (dtype != REN_F32 && dtype != REN_F16 && dtype != REN_BF16) {
+        return FAIL(REN_ERR_UNSUPPORTED, "tensors are f32, f16 or bf16, not of dtype %d",
+                    (int)dtype);
+    }
+    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+        if (mask >> i & 1u) {
+            TRY(dtypes(d, i, i, dtype, err));
         }
     }
     return REN_OK;
@@ -183,14 +201,18 @@ static ren_status check_pool(const ren__op_desc *d, ren_error *err)
     const int64_t any[4] = {-1, -1, -1, -1};
     uint32_t x = d->kind == REN__OP_MAX_POOL_BWD ? 4u : d->kind == REN__OP_AVG_POOL_BWD ? 1u : 0u;
     uint32_t y = x == 0u ? 1u : 0u;
-    TRY(dtypes(d, x, x, REN_F32, err));
-    TRY(dtypes(d, y, y, REN_F32, err));
+    TRY(one_dtype(d, 1u << x | 1u << y, err));
     TRY(shape(d, x, 4, any, err));
     for (int i = 0; i < 2; i++) {
         if (d->kernel[i] < 1 || d->stride[i] < 1 || d->padding[i] > d->kernel[i] / 2u) {
             return FAIL(REN_ERR_SHAPE, "kernel and stride must be at least 1, padding at most half "
                                        "the kernel");
         }
+    }
+    if ((d->kind == REN__OP_MAX_POOL_FWD || d->kind == REN__OP_MAX_POOL_BWD) &&
+        (uint64_t)d->kernel[0] * d->kernel[1] > MOST_PLACES) {
+        return FAIL(REN_ERR_UNSUPPORTED, "a window of %u x %u has more than %u places",
+                    d->kernel[0], d->kernel[1], MOST_PLACES);
     }
     {
         const int64_t *in = d->operand[x].dims;
@@ -204,30 +226,74 @@ static ren_status check_global(const ren__op_desc *d, ren_error *err)
 {
     const int64_t any[4] = {-1, -1, -1, -1};
     uint32_t x = d->kind == REN__OP_GLOBAL_AVG_FWD ? 0u : 1u;
-    TRY(dtypes(d, 0, 1, REN_F32, err));
+    TRY(one_dtype(d, 1u << 0 | 1u << 1, err));
     TRY(shape(d, x, 4, any, err));
     return shape2(d, 1u - x, d->operand[x].dims[0], d->operand[x].dims[3], err);
 }
 
+/* What of a fused activation or sum a description asks for: only a RELU, and in the backward pass
+ * one of the two ways to tell where the output was positive. */
+static ren_status check_norm_fused(const ren__op_desc *d, ren_error *err)
+{
+    uint32_t from_y = d->operand[8].rank != 0;
+    uint32_t from_bias = d->operand[10].rank != 0;
+    if (d->fused_activation && d->activation != REN__ACT_RELU) {
+        return FAIL(REN_ERR_UNSUPPORTED, "batch norm takes no activation %d", (int)d->activation);
+    }
+    if (d->kind != REN__OP_BATCH_NORM_BWD) {
+        return from_bias ? same(d, 10, 0, err) : REN_OK; /* operand 10 is `other` here */
+    }
+    if (d->fused_activation ? from_y == from_bias
+                            : from_y || from_bias || d->operand[9].rank != 0) {
+        return FAIL(REN_ERR_SHAPE, "with a fused activation one of the operands 8 and 10 is there, "
+                                   "without it neither, nor operand 9");
+    }
+    if (from_y) {
+        TRY(same(d, 8, 0, err));
+    }
+    if (d->operand[9].rank) {
+        TRY(same(d, 9, 0, err));
+    }
+    return from_bias ? shape1(d, 10, last_dim(&d->operand[0]), err) : REN_OK;
+}
+
 static ren_status check_norm(const ren__op_desc *d, ren_error *err)
 {
-    uint32_t last = d->kind == REN__OP_BATCH_NORM_TRAIN ? 9u
-                    : d->kind == REN__OP_BATCH_NORM_BWD ? 7u
-                                                        : 5u;
+    uint32_t backward = d->kind == REN__OP_BATCH_NORM_BWD;
+    uint32_t last = d->kind == REN__OP_BATCH_NORM_TRAIN ? 9u : backward ? 7u : 5u;
+    uint32_t tensors =
+        backward ? 1u << 0 | 1u << 1 | 1u << 5 | 1u << 8 | 1u << 9 : 1u << 0 | 1u << 5 | 1u << 10;
     int64_t channels = last_dim(&d->operand[0]);
     if (d->operand[0].rank != 2 && d->operand[0].rank != 4) {
         return FAIL(REN_ERR_SHAPE, "operand 0 must have rank 2 or 4");
     }
-    TRY(dtypes(d, 0, last, REN_F32, err));
+    TRY(one_dtype(d, tensors, err));
     TRY(same(d, 0, 0, err));
     for (uint32_t i = 1; i <= last; i++) {
-        if (i == 5 || (i == 1 && d->kind == REN__OP_BATCH_NORM_BWD)) {
+        if (tensors >> i & 1u) {
             TRY(same(d, i, 0, err));
         } else {
+            TRY(dtypes(d, i, i, REN_F32, err));
             TRY(shape1(d, i, channels, err));
         }
     }
-    return REN_OK;
+    if (backward) {
+        TRY(dtypes(d, 10, 10, REN_F32, err));
+    }
+    return check_norm_fused(d, err);
+}
+
+static ren_status check_fold(const ren__op_desc *d, ren_error *err)
+{
+    const int64_t any[4] = {-1, -1, -1, -1};
+    TRY(dtypes(d, 0, 7, REN_F32, err));
+    TRY(shape(d, 0, 4, any, err));
+    for (uint32_t i = 1; i < 8; i++) {
+        if (i != 6 && (i != 5 || d->operand[5].rank)) {
+            TRY(shape1(d, i, d->operand[0].dims[0], err));
+        }
+    }
+    return same(d, 6, 0, err);
 }
 
 static ren_status check_joined(const ren__op_desc *d, ren_error *err)
@@ -245,8 +311,7 @@ static ren_status check_joined(const ren__op_desc *d, ren_error *err)
     if (joined->rank < 1) {
         return FAIL(REN_ERR_SHAPE, "operand %u must have a rank", whole);
     }
-    TRY(dtypes(d, first, first + d->count - 1u, REN_F32, err));
-    TRY(dtypes(d, whole, whole, REN_F32, err));
+    TRY(one_dtype(d, ((1u << d->count) - 1u) << first | 1u << whole, err));
     for (uint32_t i = 0; i < REN_MAX_RANK; i++) {
         dims[i] = i + 1u < joined->rank ? joined->dims[i] : -1;
     }
@@ -290,7 +355,20 @@ static ren_status check_xent(const ren__op_desc *d, ren_error *err)
     return same(d, 3, 0, err);
 }
 
-/* Operations whose operands are all of one element count; `mask` says which. */
+/* Operations whose operands are all tensors of one element count and one dtype of floats. */
+static ren_status check_pointwise(const ren__op_desc *d, uint32_t mask, ren_error *err)
+{
+    uint64_t count = ren__tensor_elements(&d->operand[0]);
+    TRY(one_dtype(d, mask, err));
+    for (uint32_t i = 0; i < REN__OPERANDS; i++) {
+        if (mask >> i & 1u) {
+            TRY(elements(d, i, count, err));
+        }
+    }
+    return REN_OK;
+}
+
+/* The same in f32 alone. */
 static ren_status check_flat(const ren__op_desc *d, uint32_t mask, ren_error *err)
 {
     uint64_t count = ren__tensor_elements(&d->operand[0]);
@@ -328,9 +406,13 @@ static ren_status check_activation(const ren__op_desc *d, ren_error *err)
         return FAIL(REN_ERR_INVALID_ARGUMENT, "activation %d is none", (int)d->activation);
     }
     if (d->kind == REN__OP_ACT_FWD) {
-        return check_flat(d, 1u << 0 | 1u << 1, err);
+        return check_pointwise(d, 1u << 0 | 1u << 1, err);
     }
-    return check_flat(d, 1u << 0 | 1u << (from_y ? 2 : 1) | 1u << 3, err);
+    if (d->operand[4].rank) {
+        TRY(dtypes(d, 4, 4, REN_F32, err));
+        TRY(shape1(d, 4, last_dim(&d->operand[3]), err));
+    }
+    return check_pointwise(d, 1u << 0 | 1u << (from_y ? 2 : 1) | 1u << 3, err);
 }
 
 static ren_status check_cast(const ren__op_desc *d, ren_error *err)
@@ -351,7 +433,8 @@ ren_status ren__cuda_check_desc(const ren__op_desc *d, ren_error *err)
     case REN__OP_LINEAR_BWD_WEIGHT:
         return check_linear(d, err);
     case REN__OP_BIAS_GRAD:
-        TRY(dtypes(d, 0, 1, REN_F32, err));
+        TRY(one_dtype(d, 1u << 0, err));
+        TRY(dtypes(d, 1, 1, REN_F32, err));
         TRY(same(d, 0, 0, err));
         return shape1(d, 1, last_dim(&d->operand[0]), err);
     case REN__OP_CONV_FWD:
@@ -370,6 +453,8 @@ ren_status ren__cuda_check_desc(const ren__op_desc *d, ren_error *err)
     case REN__OP_BATCH_NORM_BWD:
     case REN__OP_BATCH_NORM_EVAL:
         return check_norm(d, err);
+    case REN__OP_BATCH_NORM_FOLD:
+        return check_fold(d, err);
     case REN__OP_ACT_FWD:
     case REN__OP_ACT_BWD:
         return check_activation(d, err);
@@ -378,9 +463,9 @@ ren_status ren__cuda_check_desc(const ren__op_desc *d, ren_error *err)
         if (!(d->alpha >= 0.0f && d->alpha < 1.0f)) {
             return FAIL(REN_ERR_INVALID_ARGUMENT, "the probability must be at least 0 and below 1");
         }
-        return check_flat(d, 1u << 0 | 1u << 2, err);
+        return check_pointwise(d, 1u << 0 | 1u << 2, err);
     case REN__OP_ADD:
-        return check_flat(d, 1u << 0 | 1u << 1 | 1u << 2, err);
+        return check_pointwise(d, 1u << 0 | 1u << 1 | 1u << 2, err);
     case REN__OP_CONCAT:
     case REN__OP_SPLIT:
         return check_joined(d, err);

@@ -2,7 +2,7 @@
 /* libren/device/cuda/elementwise.cu - activations, dropout, additions, concatenation.
  *
  * Purpose   Operations in which every output element depends on the inputs at its own place.
- *           Bound by memory: 16 bytes an access where all addresses allow it.
+ *           Bound by memory: 16 bytes an access where all addresses allow it, f32 inside.
  * Threads   launchers: any; see kernels.h.
  * Dropout   Random words are Philox4x32-10 (Salmon et al. 2011): element i uses word i % 4 of the
  *           block with counter (i / 4, layer, step) under the key `seed`, and is kept when the
@@ -10,136 +10,93 @@
  *           pass draws the same mask again, a replayed graph draws a new one each step, and the
  *           CPU device draws the same.
  */
-#include "launch.cuh"
+#include "activation.cuh"
+#include "pack.cuh"
 
 /* ------------------------------------------------------------------ activations */
 
-typedef struct act_params {
+template <typename T> struct act_params {
     ren__activation activation;
     float alpha;
     int vector;
-    const float *dy, *x, *y;
-    float *out;
+    const T *dy, *at; /* backward: `at` is y or x, whichever the slope is taken from */
+    T *out;
     uint64_t n;
-} act_params;
+};
 
-#define SQRT_HALF         0.70710678118654752440f
-#define INVERSE_SQRT_2_PI 0.39894228040143267794f
-#define SQRT_2_OVER_PI    0.79788456080286535588f
-#define GELU_CUBIC        0.044715f
-
-static __device__ __forceinline__ float sigmoid(float x)
+template <typename T> static __global__ void act_forward_kernel(act_params<T> p)
 {
-    return 1.0f / (1.0f + expf(-x));
-}
-
-static __device__ float act_value(ren__activation activation, float alpha, float x)
-{
-    switch (activation) {
-    case REN__ACT_RELU:
-        return x > 0.0f || x != x ? x : 0.0f; /* NaN stays NaN */
-    case REN__ACT_LEAKY_RELU:
-        return x > 0.0f ? x : alpha * x;
-    case REN__ACT_TANH:
-        return tanhf(x);
-    case REN__ACT_SIGMOID:
-        return sigmoid(x);
-    case REN__ACT_SILU:
-        return x * sigmoid(x);
-    case REN__ACT_GELU_ERF:
-        return 0.5f * x * (1.0f + erff(x * SQRT_HALF));
-    default:
-        return 0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
+    const int W = ren__wide<T>::width;
+    for (uint64_t i = ren__first<T>(); i < p.n; i += ren__stride<T>()) {
+        float v[W];
+        ren__load<T>(p.at, i, p.n, p.vector, v);
+        ren__act_values<W>(p.activation, p.alpha, v);
+        ren__store<T>(p.out, i, p.n, p.vector, v);
     }
 }
 
-/* The derivative, from the input x, or where that is shorter from the output y. */
-static __device__ float act_slope(ren__activation activation, float alpha, float x, float y)
+template <typename T> static __global__ void act_backward_kernel(act_params<T> p)
 {
-    float s;
-    switch (activation) {
-    case REN__ACT_RELU:
-        return y > 0.0f ? 1.0f : 0.0f;
-    case REN__ACT_LEAKY_RELU:
-        return x > 0.0f ? 1.0f : alpha;
-    case REN__ACT_TANH:
-        return 1.0f - y * y;
-    case REN__ACT_SIGMOID:
-        return y * (1.0f - y);
-    case REN__ACT_SILU:
-        s = sigmoid(x);
-        return s * (1.0f + x * (1.0f - s));
-    case REN__ACT_GELU_ERF:
-        return 0.5f * (1.0f + erff(x * SQRT_HALF)) + x * INVERSE_SQRT_2_PI * expf(-0.5f * x * x);
-    default:
-        s = tanhf(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
-        return 0.5f * (1.0f + s) +
-               0.5f * x * (1.0f - s * s) * SQRT_2_OVER_PI * (1.0f + 3.0f * GELU_CUBIC * x * x);
+    const int W = ren__wide<T>::width;
+    for (uint64_t i = ren__first<T>(); i < p.n; i += ren__stride<T>()) {
+        float g[W];
+        float v[W];
+        ren__load<T>(p.dy, i, p.n, p.vector, g);
+        ren__load<T>(p.at, i, p.n, p.vector, v);
+        ren__act_slopes<W>(p.activation, p.alpha, v, g);
+        ren__store<T>(p.out, i, p.n, p.vector, g);
     }
 }
 
-static __global__ void act_forward_kernel(act_params p)
+template <typename T>
+static cudaError_t act_forward(cudaStream_t stream, ren__activation activation, float alpha,
+                               const void *x, void *y, uint64_t n)
 {
-    for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
-        float v[4];
-        ren__load4(p.x, i, p.n, p.vector, v);
-        for (int k = 0; k < 4; k++) {
-            v[k] = act_value(p.activation, p.alpha, v[k]);
-        }
-        ren__store4(p.out, i, p.n, p.vector, v);
-    }
+    act_params<T> p = {
+        activation, alpha, ren__aligned16(x) && ren__aligned16(y), NULL, (const T *)x, (T *)y, n};
+    return REN_LAUNCH(act_forward_kernel<T>, ren__flat_blocks<T>(n), REN_THREADS, stream, p);
 }
 
-static __device__ __forceinline__ int slope_reads_y(ren__activation activation)
+template <typename T>
+static cudaError_t act_backward(cudaStream_t stream, ren__activation activation, float alpha,
+                                const void *dy, const void *at, void *dx, uint64_t n)
 {
-    return activation == REN__ACT_RELU || activation == REN__ACT_TANH ||
-           activation == REN__ACT_SIGMOID;
+    act_params<T> p = {activation,
+                       alpha,
+                       ren__aligned16(dy) && ren__aligned16(at) && ren__aligned16(dx),
+                       (const T *)dy,
+                       (const T *)at,
+                       (T *)dx,
+                       n};
+    return REN_LAUNCH(act_backward_kernel<T>, ren__flat_blocks<T>(n), REN_THREADS, stream, p);
 }
 
-static __global__ void act_backward_kernel(act_params p)
+cudaError_t ren__cuda_k_act_forward(cudaStream_t stream, ren_dtype dtype,
+                                    ren__activation activation, float alpha, const void *x, void *y,
+                                    uint64_t n)
 {
-    int from_y = slope_reads_y(p.activation);
-    for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
-        float g[4];
-        float v[4];
-        ren__load4(p.dy, i, p.n, p.vector, g);
-        ren__load4(from_y ? p.y : p.x, i, p.n, p.vector, v);
-        for (int k = 0; k < 4; k++) {
-            g[k] *= act_slope(p.activation, p.alpha, v[k], v[k]);
-        }
-        ren__store4(p.out, i, p.n, p.vector, g);
-    }
+    return REN_DISPATCH(dtype, act_forward, stream, activation, alpha, x, y, n);
 }
 
-cudaError_t ren__cuda_k_act_forward(cudaStream_t stream, ren__activation activation, float alpha,
-                                    const float *x, float *y, uint64_t n)
+cudaError_t ren__cuda_k_act_backward(cudaStream_t stream, ren_dtype dtype,
+                                     ren__activation activation, float alpha, const void *dy,
+                                     const void *x, const void *y, void *dx, uint64_t n)
 {
-    act_params p = {activation, alpha, ren__aligned16(x) && ren__aligned16(y), NULL, x, NULL, y, n};
-    return REN_LAUNCH(act_forward_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
-}
-
-cudaError_t ren__cuda_k_act_backward(cudaStream_t stream, ren__activation activation, float alpha,
-                                     const float *dy, const float *x, const float *y, float *dx,
-                                     uint64_t n)
-{
-    act_params p = {activation, alpha, 0, dy, x, y, dx, n};
-    p.vector = ren__aligned16(dy) && ren__aligned16(x) && ren__aligned16(y) && ren__aligned16(dx);
-    return REN_LAUNCH(act_backward_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
+    const void *at = ren__slope_reads_y(activation) ? y : x;
+    return REN_DISPATCH(dtype, act_backward, stream, activation, alpha, dy, at, dx, n);
 }
 
 /* ------------------------------------------------------------------ dropout */
 
-typedef struct dropout_params {
+template <typename T> struct dropout_params {
     const ren__control *control;
-    const float *x;
-    float *y;
+    const T *x;
+    T *y;
     uint64_t n;
     float probability, scale;
     uint32_t layer;
     int vector;
-} dropout_params;
+};
 
 static __device__ __forceinline__ void philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
 {
@@ -157,94 +114,116 @@ static __device__ __forceinline__ void philox(uint32_t counter[4], uint32_t key0
     }
 }
 
-static __global__ void dropout_kernel(dropout_params p)
+template <typename T> static __global__ void dropout_kernel(dropout_params<T> p)
 {
+    const int W = ren__wide<T>::width;
     uint64_t seed = p.control->seed;
     uint64_t step = p.control->step;
-    for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
-        uint64_t block = i / 4u;
-        uint32_t word[4] = {(uint32_t)block,
-                            (uint32_t)(block >> 32) ^ ((uint32_t)(step >> 32) << 16), p.layer,
-                            (uint32_t)step};
-        float v[4];
-        philox(word, (uint32_t)seed, (uint32_t)(seed >> 32));
-        ren__load4(p.x, i, p.n, p.vector, v);
-        for (int k = 0; k < 4; k++) {
-            float uniform = (float)(word[k] >> 8) * (1.0f / 16777216.0f);
-            v[k] = uniform >= p.probability ? v[k] * p.scale : 0.0f;
+    for (uint64_t i = ren__first<T>(); i < p.n; i += ren__stride<T>()) {
+        float v[W];
+        ren__load<T>(p.x, i, p.n, p.vector, v);
+#pragma unroll
+        for (int four = 0; four < W; four += 4) {
+            uint64_t block = i / 4u + (uint64_t)(four / 4);
+            uint32_t word[4] = {(uint32_t)block,
+                                (uint32_t)(block >> 32) ^ ((uint32_t)(step >> 32) << 16), p.layer,
+                                (uint32_t)step};
+            philox(word, (uint32_t)seed, (uint32_t)(seed >> 32));
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float uniform = (float)(word[k] >> 8) * (1.0f / 16777216.0f);
+                v[four + k] = uniform >= p.probability ? v[four + k] * p.scale : 0.0f;
+            }
         }
-        ren__store4(p.y, i, p.n, p.vector, v);
+        ren__store<T>(p.y, i, p.n, p.vector, v);
     }
 }
 
-cudaError_t ren__cuda_k_dropout(cudaStream_t stream, float probability, uint32_t layer,
-                                const ren__control *control, const float *x, float *y, uint64_t n)
+template <typename T>
+static cudaError_t dropout(cudaStream_t stream, float probability, uint32_t layer,
+                           const ren__control *control, const void *x, void *y, uint64_t n)
 {
-    dropout_params p;
+    dropout_params<T> p;
     p.control = control;
-    p.x = x;
-    p.y = y;
+    p.x = (const T *)x;
+    p.y = (T *)y;
     p.n = n;
     p.probability = probability;
     p.layer = layer;
     p.scale = 1.0f / (1.0f - probability);
     p.vector = ren__aligned16(x) && ren__aligned16(y);
-    return REN_LAUNCH(dropout_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS), REN_THREADS,
-                      stream, p);
+    return REN_LAUNCH(dropout_kernel<T>, ren__flat_blocks<T>(n), REN_THREADS, stream, p);
+}
+
+cudaError_t ren__cuda_k_dropout(cudaStream_t stream, ren_dtype dtype, float probability,
+                                uint32_t layer, const ren__control *control, const void *x, void *y,
+                                uint64_t n)
+{
+    return REN_DISPATCH(dtype, dropout, stream, probability, layer, control, x, y, n);
 }
 
 /* ------------------------------------------------------------------ additions */
 
-typedef struct add_params {
-    const float *a, *b;
-    float *y;
+template <typename T> struct add_params {
+    const T *a, *b;
+    T *y;
     uint64_t n;
     int vector;
-} add_params;
+};
 
-static __global__ void add_kernel(add_params p)
+template <typename T> static __global__ void add_kernel(add_params<T> p)
 {
-    for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
-        float a[4];
-        float b[4];
-        ren__load4(p.a, i, p.n, p.vector, a);
-        ren__load4(p.b, i, p.n, p.vector, b);
-        for (int k = 0; k < 4; k++) {
+    const int W = ren__wide<T>::width;
+    for (uint64_t i = ren__first<T>(); i < p.n; i += ren__stride<T>()) {
+        float a[W];
+        float b[W];
+        ren__load<T>(p.a, i, p.n, p.vector, a);
+        ren__load<T>(p.b, i, p.n, p.vector, b);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
             a[k] += b[k];
         }
-        ren__store4(p.y, i, p.n, p.vector, a);
+        ren__store<T>(p.y, i, p.n, p.vector, a);
     }
 }
 
-cudaError_t ren__cuda_k_add(cudaStream_t stream, const float *a, const float *b, float *y,
-                            uint64_t n)
+template <typename T>
+static cudaError_t add(cudaStream_t stream, const void *a, const void *b, void *y, uint64_t n)
 {
-    add_params p = {a, b, y, n, ren__aligned16(a) && ren__aligned16(b) && ren__aligned16(y)};
-    return REN_LAUNCH(add_kernel, ren__blocks(n, REN_THREADS * 4u, REN_MAX_BLOCKS), REN_THREADS,
-                      stream, p);
+    add_params<T> p = {(const T *)a, (const T *)b, (T *)y, n,
+                       ren__aligned16(a) && ren__aligned16(b) && ren__aligned16(y)};
+    return REN_LAUNCH(add_kernel<T>, ren__flat_blocks<T>(n), REN_THREADS, stream, p);
+}
+
+cudaError_t ren__cuda_k_add(cudaStream_t stream, ren_dtype dtype, const void *a, const void *b,
+                            void *y, uint64_t n)
+{
+    return REN_DISPATCH(dtype, add, stream, a, b, y, n);
 }
 
 /* ------------------------------------------------------------------ concatenation */
 
-typedef struct concat_params {
-    float *part[REN__OPERANDS];
-    uint64_t end[REN__OPERANDS]; /* first channel of the joined tensor past the part */
-    float *joined;
-    uint64_t n;        /* elements of the joined tensor */
-    uint64_t channels; /* of the joined tensor */
+/* Copies know no dtype: they move units, the largest of 1 to 16 bytes that divides every address
+ * and every part's row. Counts and widths are in units. */
+template <typename U> struct concat_params {
+    U *part[REN__OPERANDS];
+    uint32_t end[REN__OPERANDS]; /* first column of the joined tensor past the part */
+    U *joined;
+    uint64_t n;        /* units of the joined tensor */
+    uint32_t channels; /* of its rows */
     uint32_t count;
     int split;
-} concat_params;
+};
 
-static __global__ void concat_kernel(concat_params p)
+template <typename U> static __global__ void concat_kernel(concat_params<U> p)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
         uint64_t row = i / p.channels;
-        uint64_t channel = i % p.channels;
-        uint64_t begin = 0;
-        float *part = p.part[0];
-        uint64_t width = p.end[0];
+        uint32_t channel = (uint32_t)(i - row * p.channels);
+        uint32_t begin = 0;
+        U *part = p.part[0];
+        uint32_t width = p.end[0];
         /* The tables are indexed by constants once unrolled, so they stay in constant memory. */
 #pragma unroll
         for (uint32_t k = 1; k < REN__OPERANDS; k++) {
@@ -262,21 +241,39 @@ static __global__ void concat_kernel(concat_params p)
     }
 }
 
-cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const uint64_t *channels,
-                               uint32_t count, float *joined, uint64_t rows, int split)
+template <typename U>
+static cudaError_t concat(cudaStream_t stream, void *const *parts, const uint64_t *bytes,
+                          uint32_t count, void *joined, uint64_t rows, int split)
 {
-    concat_params p;
-    uint64_t sum = 0;
+    concat_params<U> p;
+    uint32_t sum = 0;
     for (uint32_t k = 0; k < REN__OPERANDS; k++) {
-        sum += k < count ? channels[k] : 0u;
-        p.part[k] = k < count ? (float *)parts[k] : NULL;
+        sum += k < count ? (uint32_t)(bytes[k] / sizeof(U)) : 0u;
+        p.part[k] = k < count ? (U *)parts[k] : NULL;
         p.end[k] = sum;
     }
-    p.joined = joined;
+    p.joined = (U *)joined;
     p.n = rows * sum;
     p.channels = sum;
     p.count = count;
     p.split = split;
-    return REN_LAUNCH(concat_kernel, ren__blocks(p.n, REN_THREADS, REN_MAX_BLOCKS), REN_THREADS,
+    return REN_LAUNCH(concat_kernel<U>, ren__blocks(p.n, REN_THREADS, REN_FLAT_BLOCKS), REN_THREADS,
                       stream, p);
+}
+
+cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const uint64_t *bytes,
+                               uint32_t count, void *joined, uint64_t rows, int split)
+{
+    uint64_t all = (uint64_t)(uintptr_t)joined;
+    for (uint32_t k = 0; k < count; k++) {
+        all |= (uint64_t)(uintptr_t)parts[k] | bytes[k];
+    }
+    if (all % 16u == 0) {
+        return concat<uint4>(stream, parts, bytes, count, joined, rows, split);
+    }
+    if (all % 4u == 0) {
+        return concat<uint32_t>(stream, parts, bytes, count, joined, rows, split);
+    }
+    return all % 2u == 0 ? concat<uint16_t>(stream, parts, bytes, count, joined, rows, split)
+                         : concat<uint8_t>(stream, parts, bytes, count, joined, rows, split);
 }

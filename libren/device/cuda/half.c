@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* libren/device/cuda/half.c - operations on f16 and bf16 that are computed in another dtype.
  *
- * Purpose   Matrix products and convolutions go to the libraries in 16 bits, which is where the
- *           time goes. All else is computed by kernels of ours in f32: operands are widened into
- *           the workspace, and what the operation wrote there is rounded. The gradient of a weight
- *           is wanted in f32: the libraries write it so, or what they write is widened (dnn.h).
+ * Purpose   Matrix products and convolutions go to the libraries in 16 bits, and kernels of ours
+ *           read and write what dtype the tensors have, if it is one for all. What is left is
+ *           computed in f32: operands are widened into the workspace, and what the operation wrote
+ *           there is rounded. The gradient of a weight is wanted in f32: the libraries write it so,
+ *           or what they write is widened (dnn.h).
  * Fallback  A convolution that cuDNN refuses in 16 bits is computed in f32 as well.
  * Threads   create: any, serialised; launch: the submitter.
  * Memory    copies of the operands in the workspace, then the inner operation's own.
@@ -40,6 +41,9 @@ int ren__cuda_half_inner(const ren__op_desc *desc, int refused, ren__op_desc *ou
         all |= desc->operand[i].rank ? 1u << i : 0u;
     }
     *out = *desc;
+    if (!is_product(desc->kind) && !refused) {
+        return 0; /* kernels of ours take one dtype for all tensors, whichever it is */
+    }
     if (desc->kind == REN__OP_LINEAR_BWD_WEIGHT && !refused && (halves & 3u) == 3u) {
         return 0;
     }

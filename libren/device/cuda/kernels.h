@@ -23,19 +23,22 @@ extern "C" {
 
 /* ------------------------------------------------------------------ elementwise.cu */
 
-cudaError_t ren__cuda_k_act_forward(cudaStream_t stream, ren__activation activation, float alpha,
-                                    const float *x, float *y, uint64_t n);
-cudaError_t ren__cuda_k_act_backward(cudaStream_t stream, ren__activation activation, float alpha,
-                                     const float *dy, const float *x, const float *y, float *dx,
-                                     uint64_t n);
+cudaError_t ren__cuda_k_act_forward(cudaStream_t stream, ren_dtype dtype,
+                                    ren__activation activation, float alpha, const void *x, void *y,
+                                    uint64_t n);
+cudaError_t ren__cuda_k_act_backward(cudaStream_t stream, ren_dtype dtype,
+                                     ren__activation activation, float alpha, const void *dy,
+                                     const void *x, const void *y, void *dx, uint64_t n);
 /* Forward and backward alike: y = x * mask / (1 - probability). */
-cudaError_t ren__cuda_k_dropout(cudaStream_t stream, float probability, uint32_t layer,
-                                const ren__control *control, const float *x, float *y, uint64_t n);
-cudaError_t ren__cuda_k_add(cudaStream_t stream, const float *a, const float *b, float *y,
-                            uint64_t n);
-/* joined[r, :] holds count parts side by side; split copies the other way. */
-cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const uint64_t *channels,
-                               uint32_t count, float *joined, uint64_t rows, int split);
+cudaError_t ren__cuda_k_dropout(cudaStream_t stream, ren_dtype dtype, float probability,
+                                uint32_t layer, const ren__control *control, const void *x, void *y,
+                                uint64_t n);
+cudaError_t ren__cuda_k_add(cudaStream_t stream, ren_dtype dtype, const void *a, const void *b,
+                            void *y, uint64_t n);
+/* joined[r, :] holds count parts side by side; split copies the other way. Of any dtype: `bytes`
+ * are those of a row of each part. */
+cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const uint64_t *bytes,
+                               uint32_t count, void *joined, uint64_t rows, int split);
 
 /* ------------------------------------------------------------------ clock.cu */
 
@@ -57,49 +60,99 @@ typedef struct ren__pool_shape {
     int ph, pw;         /* padding */
 } ren__pool_shape;
 
-/* saved: int32 per output element, the input position h * W + w of the maximum; may be NULL. */
-cudaError_t ren__cuda_k_max_pool_forward(cudaStream_t stream, const ren__pool_shape *shape,
-                                         const float *x, float *y, int32_t *saved);
-cudaError_t ren__cuda_k_max_pool_backward(cudaStream_t stream, const ren__pool_shape *shape,
-                                          const float *dy, const int32_t *saved, float *dx);
-cudaError_t ren__cuda_k_avg_pool_forward(cudaStream_t stream, const ren__pool_shape *shape,
-                                         const float *x, float *y);
-cudaError_t ren__cuda_k_avg_pool_backward(cudaStream_t stream, const ren__pool_shape *shape,
-                                          const float *dy, float *dx);
-cudaError_t ren__cuda_k_global_avg_forward(cudaStream_t stream, const float *x, float *y,
-                                           uint64_t batch, uint64_t pixels, uint64_t channels);
-cudaError_t ren__cuda_k_global_avg_backward(cudaStream_t stream, const float *dy, float *dx,
-                                            uint64_t batch, uint64_t pixels, uint64_t channels);
+/* Bytes of `saved`; a window has at most 65,536 places. */
+uint64_t ren__cuda_k_max_pool_saved(const ren__pool_shape *shape);
+/* saved: which place of its window each output came from; may be NULL. */
+cudaError_t ren__cuda_k_max_pool_forward(cudaStream_t stream, ren_dtype dtype,
+                                         const ren__pool_shape *shape, const void *x, void *y,
+                                         void *saved);
+cudaError_t ren__cuda_k_max_pool_backward(cudaStream_t stream, ren_dtype dtype,
+                                          const ren__pool_shape *shape, const void *dy,
+                                          const void *saved, void *dx);
+cudaError_t ren__cuda_k_avg_pool_forward(cudaStream_t stream, ren_dtype dtype,
+                                         const ren__pool_shape *shape, const void *x, void *y);
+cudaError_t ren__cuda_k_avg_pool_backward(cudaStream_t stream, ren_dtype dtype,
+                                          const ren__pool_shape *shape, const void *dy, void *dx);
+/* forward: [batch, pixels, channels] to [batch, channels]; else the gradient the other way. */
+cudaError_t ren__cuda_k_global_avg(cudaStream_t stream, ren_dtype dtype, int forward,
+                                   const void *in, void *out, uint64_t batch, uint64_t pixels,
+                                   uint64_t channels);
 
-/* ------------------------------------------------------------------ norm.cu: [rows, channels] */
+/* ------------------------------------------------------------------ columns.cu */
 
-uint64_t ren__cuda_k_column_sum_scratch(uint64_t rows, uint64_t channels);
-cudaError_t ren__cuda_k_column_sum(cudaStream_t stream, const float *x, float *sums, uint64_t rows,
-                                   uint64_t channels, void *partial);
+/* Of a matrix [rows, channels]. */
+typedef struct ren__column_sum {
+    ren_dtype dtype; /* of dy, x, y and dx */
+    const void *dy;
+    float *sums;
+    uint64_t rows, channels;
+    /* NULL, and the sums are those of dy; or the gradient through an activation, from dy and from x
+     * or y, and the sums are its own. */
+    void *dx;
+    const void *x, *y;
+    ren__activation activation;
+    float alpha;
+} ren__column_sum;
+
+uint64_t ren__cuda_k_column_sum_scratch(ren_dtype dtype, uint64_t rows, uint64_t channels);
+cudaError_t ren__cuda_k_column_sum(cudaStream_t stream, const ren__column_sum *c, void *partial);
+
+/* ------------------------------------------------------------------ norm.cu: [rows, channels];
+ * `dtype` is that of x, y, other and their gradients */
 
 typedef struct ren__norm_train {
-    const float *x, *weight, *bias, *running_mean, *running_var;
-    float *y, *mean, *rstd, *new_running_mean, *new_running_var;
+    ren_dtype dtype;
+    int relu;
+    const void *x, *other; /* other may be NULL */
+    void *y;
+    const float *weight, *bias, *running_mean, *running_var;
+    float *mean, *rstd, *new_running_mean, *new_running_var;
     uint64_t rows, channels;
     float momentum, eps;
 } ren__norm_train;
 
-uint64_t ren__cuda_k_norm_scratch(uint64_t rows, uint64_t channels);
-cudaError_t ren__cuda_k_norm_train(cudaStream_t stream, const ren__norm_train *p, void *partial);
+/* Of training and of backward alike. */
+uint64_t ren__cuda_k_norm_scratch(ren_dtype dtype, uint64_t rows, uint64_t channels);
+cudaError_t ren__cuda_k_norm_train(cudaStream_t stream, const ren__norm_train *t, void *partial);
+
+typedef struct ren__norm_eval {
+    ren_dtype dtype;
+    int relu;
+    const void *x, *other; /* other may be NULL */
+    void *y;
+    const float *weight, *bias, *running_mean, *running_var;
+    uint64_t rows, channels;
+    float eps;
+} ren__norm_eval;
+
+cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const ren__norm_eval *e);
+
+/* out[o, :] = w[o, :] scale[o], out_bias = (b - mean) scale + bias; f32, b may be NULL. */
+typedef struct ren__norm_fold {
+    const float *w, *b, *weight, *bias, *running_mean, *running_var;
+    float *out, *out_bias;
+    uint64_t outputs, inner;
+    float eps;
+} ren__norm_fold;
+
+cudaError_t ren__cuda_k_norm_fold(cudaStream_t stream, const ren__norm_fold *f);
+
+/* ------------------------------------------------------------------ norm_backward.cu */
 
 typedef struct ren__norm_backward {
-    const float *dy, *x, *weight, *mean, *rstd;
-    float *dx, *dweight, *dbias;
+    ren_dtype dtype;
+    int gate; /* dy counts where the output was positive: see y */
+    const void *dy, *x;
+    const void *y; /* with a gate: the output, or NULL to compute it from x and bias */
+    const float *weight, *bias, *mean, *rstd;
+    void *dx, *dother; /* dother may be NULL */
+    float *dweight, *dbias;
     uint64_t rows, channels;
     float eps;
 } ren__norm_backward;
 
-cudaError_t ren__cuda_k_norm_backward(cudaStream_t stream, const ren__norm_backward *p,
+cudaError_t ren__cuda_k_norm_backward(cudaStream_t stream, const ren__norm_backward *b,
                                       void *partial);
-cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const float *x, const float *weight,
-                                  const float *bias, const float *running_mean,
-                                  const float *running_var, float eps, float *y, uint64_t rows,
-                                  uint64_t channels);
 
 /* ------------------------------------------------------------------ loss.cu */
 

@@ -131,7 +131,7 @@ static ren_status finish(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
     }
     if (op->u.linear.then_act && status == REN_OK) {
         status = REN__CUDA(dev, NULL,
-                           ren__cuda_k_act_forward(lane->stream, op->desc.activation,
+                           ren__cuda_k_act_forward(lane->stream, REN_F32, op->desc.activation,
                                                    op->desc.alpha, operands[3], operands[3], n));
     }
     return status;

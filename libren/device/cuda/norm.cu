@@ -1,422 +1,353 @@
 /* SPDX-License-Identifier: MIT */
-/* libren/device/cuda/norm.cu - sums over the rows of a matrix, and batch normalisation.
+/* libren/device/cuda/norm.cu - batch norm: the training and the inference pass.
  *
- * Purpose   The bias gradient, and batch norm's training, backward and inference passes. An NHWC
- *           tensor is a matrix of N H W rows and C channels.
- * Shape     A block covers 32 channels, one to a thread of a warp, so that loads coalesce, with 8
- *           warps on different rows. When that makes too few blocks the rows are split, and a
- *           second kernel joins the splits. Split count and bounds depend on the shape alone.
- * Numbers   Variances are not taken as the difference of two large sums: each thread sums x - k and
- *           (x - k)^2 with k its own first value, and mean and squared deviations are merged
- *           pairwise by the rule of Chan, Golub and LeVeque (1979).
+ * Purpose   y = act(norm(x) + other), with the activation and `other` or without. Training takes
+ *           two launches: one reads x for the statistics, one reads it again and writes y.
+ * Shape     see columns.cuh. The first kernel leaves a mean and a sum of squared deviations for
+ *           each split and channel; every block of the second joins those of its own channels, in
+ *           the same order, so all get the same bits, and the block of the first split stores what
+ *           is kept. That costs each block some microseconds' fraction of reading from the L2
+ *           cache, and saves a launch of its own for a few thousand additions.
+ * Numbers   Variances are not taken as the difference of two large sums. A thread sums x - k and
+ *           (x - k)^2 with k its own first value, which gives its mean and squared deviations. A
+ *           group of such pairs is joined in two sums: the mean of all from the means, then the
+ *           squared deviations of all as those within plus count (mean - mean of all)^2 (Chan,
+ *           Golub and LeVeque 1979, for many sets at once). So threads become a block, and splits
+ *           become the batch.
  */
-#include "launch.cuh"
+#include "norm.cuh"
 
-#define FEW_ROWS   32u /* batches of at most this many rows: see backward_of_few_kernel */
-#define COLUMNS    32u
-#define LANES      8u
-#define SPLIT_ROWS 64u  /* fewest rows of a split */
-#define MOST_SPLIT 256u /* splits, that one thread joins in order */
-#define BLOCKS     512u /* of the first pass, by aim */
-
-typedef struct row_split {
-    uint32_t count;
-    uint64_t rows; /* of each split but the last */
-} row_split;
-
-static row_split split_of(uint64_t rows, uint64_t channels)
-{
-    uint64_t columns = (channels + COLUMNS - 1u) / COLUMNS;
-    uint64_t most = BLOCKS / (columns < BLOCKS ? columns : BLOCKS);
-    uint64_t count = rows / SPLIT_ROWS;
-    row_split s;
-    count = count < 1u ? 1u : count;
-    count = count > most ? most : count;
-    count = count > MOST_SPLIT ? MOST_SPLIT : count;
-    s.rows = (rows + count - 1u) / count;
-    s.count = (uint32_t)((rows + s.rows - 1u) / s.rows);
-    return s;
-}
-
-static dim3 grid_of(uint64_t channels, uint32_t splits)
-{
-    return dim3((uint32_t)((channels + COLUMNS - 1u) / COLUMNS), splits, 1u);
-}
-
-/* ------------------------------------------------------------------ column sums */
-
-typedef struct sum_params {
-    const float *x;
-    float *sums;
-    float *partial; /* [splits][channels]; the sums themselves when there is one split */
+template <typename T> struct train_params {
+    const T *x, *other;
+    T *y;
+    const float *weight, *bias, *running_mean, *running_var;
+    float *mean, *rstd, *new_running_mean, *new_running_var;
+    float *partial; /* [splits][channels] means, then as many sums of squared deviations */
     uint64_t rows, channels;
-    row_split split;
-} sum_params;
+    ren__tiles sums, apply; /* of the two kernels; the same side */
+    float momentum, eps;
+    int relu;
+};
 
-static __global__ void column_sum_kernel(sum_params p)
+template <typename T, int W>
+static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) moments_kernel(train_params<T> p)
 {
-    __shared__ float sums[LANES][COLUMNS];
-    uint32_t column = threadIdx.x % COLUMNS;
-    uint32_t lane = threadIdx.x / COLUMNS;
-    uint64_t channel = (uint64_t)blockIdx.x * COLUMNS + column;
-    uint64_t begin = blockIdx.y * p.split.rows;
-    uint64_t end = begin + p.split.rows < p.rows ? begin + p.split.rows : p.rows;
-    float sum = 0.0f;
-    if (channel < p.channels) {
-        for (uint64_t row = begin + lane; row < end; row += LANES) {
-            sum += p.x[row * p.channels + channel];
+    __shared__ float shared[REN_COLUMN_SHARED(1)];
+    ren__stand s = ren__stand_of<W>(p.sums, p.rows, p.channels);
+    float rows = (float)(s.end - blockIdx.y * p.sums.rows);
+    float origin[W] = {0.0f};
+    float mean[W] = {0.0f};
+    float squares[W] = {0.0f};
+    float whole[W];
+    float count = 0.0f;
+    if (s.row < s.end) {
+        ren__unpack<T, W>(ren__read<T, W>(p.x, s.row * p.channels + s.channel), origin);
+    }
+    for (uint64_t row = s.row; row < s.end; row += (uint64_t)s.step * REN_UNROLL) {
+        ren__pack<T, W> x[REN_UNROLL];
+#pragma unroll
+        for (int u = 0; u < REN_UNROLL; u++) {
+            uint64_t r = row + (uint64_t)u * s.step;
+            if (r < s.end) {
+                x[u] = ren__read<T, W>(p.x, r * p.channels + s.channel);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < REN_UNROLL; u++) {
+            float v[W];
+            if (row + (uint64_t)u * s.step >= s.end) {
+                break;
+            }
+            ren__unpack<T, W>(x[u], v);
+            count += 1.0f;
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                float d = v[k] - origin[k];
+                mean[k] += d;
+                squares[k] = fmaf(d, d, squares[k]);
+            }
         }
     }
-    sums[lane][column] = sum;
-    __syncthreads();
-    if (lane == 0 && channel < p.channels) {
-        for (uint32_t k = 1; k < LANES; k++) {
-            sum += sums[k][column];
+#pragma unroll
+    for (int k = 0; k < W; k++) { /* from sums to moments */
+        float sum = mean[k];
+        float part = count > 0.0f ? sum / count : 0.0f;
+        squares[k] = fmaxf(squares[k] - sum * part, 0.0f);
+        mean[k] = origin[k] + part;
+        whole[k] = count * mean[k];
+    }
+    ren__column_sums<W>(whole, p.sums.side, shared);
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        float d;
+        whole[k] /= rows;
+        d = mean[k] - whole[k];
+        squares[k] = fmaf(count * d, d, squares[k]);
+    }
+    ren__column_sums<W>(squares, p.sums.side, shared);
+    if (s.lane == 0) {
+        uint64_t at = blockIdx.y * p.channels + s.channel;
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            if (s.channel + (uint64_t)k < p.channels) {
+                p.partial[at + (uint64_t)k] = whole[k];
+                p.partial[p.sums.splits * p.channels + at + (uint64_t)k] = squares[k];
+            }
         }
-        p.partial[blockIdx.y * p.channels + channel] = sum;
     }
 }
 
-static __global__ void column_join_kernel(sum_params p)
+static __device__ __forceinline__ float rows_of_split(const ren__tiles &t, uint64_t rows,
+                                                      uint32_t split)
 {
-    uint64_t channel = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = 0.0f;
+    uint64_t left = rows - split * t.rows;
+    return (float)(left < t.rows ? left : t.rows);
+}
+
+/* Join the splits of this block's channels; thread i < side W gets those of channel i. */
+template <typename T, int W>
+static __device__ __forceinline__ void join_moments(const train_params<T> &p, float *shared,
+                                                    float *out_mean, float *out_squares)
+{
+    uint32_t width = p.sums.side * (uint32_t)W;
+    uint64_t channel = (uint64_t)blockIdx.x * width + threadIdx.x % width;
+    uint32_t first = threadIdx.x / width;
+    uint32_t step = blockDim.x / width;
+    const float *squares = p.partial + p.sums.splits * p.channels;
+    float mean[1] = {0.0f};
+    float sum[1] = {0.0f};
     if (channel >= p.channels) {
-        return;
+        first = p.sums.splits;
     }
-    for (uint32_t k = 0; k < p.split.count; k++) {
-        sum += p.partial[k * p.channels + channel];
+#pragma unroll 8
+    for (uint32_t k = first; k < p.sums.splits; k += step) {
+        mean[0] += p.partial[k * p.channels + channel] * rows_of_split(p.sums, p.rows, k);
     }
-    p.sums[channel] = sum;
+    ren__column_sums<1>(mean, width, shared);
+    mean[0] /= (float)p.rows;
+#pragma unroll 8
+    for (uint32_t k = first; k < p.sums.splits; k += step) {
+        float d = p.partial[k * p.channels + channel] - mean[0];
+        sum[0] += fmaf(rows_of_split(p.sums, p.rows, k) * d, d, squares[k * p.channels + channel]);
+    }
+    ren__column_sums<1>(sum, width, shared);
+    *out_mean = mean[0];
+    *out_squares = sum[0];
 }
 
-uint64_t ren__cuda_k_column_sum_scratch(uint64_t rows, uint64_t channels)
+/* The rows of a block, once the constants of its channels are known. */
+template <typename T, int W>
+static __device__ __forceinline__ void
+apply_rows(const T *x, const T *other, T *y, int relu, const ren__stand &s, uint64_t channels,
+           const float mean[W], const float scale[W], const float bias[W])
 {
-    row_split s = split_of(rows, channels);
-    return s.count == 1u ? 0u : s.count * channels * sizeof(float);
+    for (uint64_t row = s.row; row < s.end; row += (uint64_t)s.step * REN_UNROLL) {
+        ren__pack<T, W> in[REN_UNROLL];
+        ren__pack<T, W> more[REN_UNROLL];
+#pragma unroll
+        for (int u = 0; u < REN_UNROLL; u++) {
+            uint64_t r = row + (uint64_t)u * s.step;
+            if (r < s.end) {
+                in[u] = ren__read<T, W>(x, r * channels + s.channel);
+                if (other) {
+                    more[u] = ren__read<T, W>(other, r * channels + s.channel);
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < REN_UNROLL; u++) {
+            uint64_t r = row + (uint64_t)u * s.step;
+            float v[W];
+            float plus[W];
+            if (r >= s.end) {
+                break;
+            }
+            ren__unpack<T, W>(in[u], v);
+            if (other) {
+                ren__unpack<T, W>(more[u], plus);
+            }
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                v[k] = ren__normal(v[k], mean[k], scale[k], bias[k]);
+                v[k] = other ? v[k] + plus[k] : v[k];
+                v[k] = relu ? (v[k] > 0.0f || v[k] != v[k] ? v[k] : 0.0f) : v[k];
+            }
+            ren__write<T, W>(y, r * channels + s.channel, v);
+        }
+    }
 }
 
-cudaError_t ren__cuda_k_column_sum(cudaStream_t stream, const float *x, float *sums, uint64_t rows,
-                                   uint64_t channels, void *partial)
+template <typename T, int W>
+static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) normalise_kernel(train_params<T> p)
 {
-    row_split s = split_of(rows, channels);
-    sum_params p = {x, sums, s.count == 1u ? sums : (float *)partial, rows, channels, s};
-    cudaError_t code =
-        REN_LAUNCH(column_sum_kernel, grid_of(channels, s.count), COLUMNS * LANES, stream, p);
-    if (code == cudaSuccess && s.count > 1u) {
-        code = REN_LAUNCH(column_join_kernel, ren__blocks(channels, REN_THREADS, UINT32_MAX),
-                          REN_THREADS, stream, p);
+    __shared__ float shared[REN_COLUMN_SHARED(1)];
+    __shared__ float of_channel[2][REN_TILE]; /* mean, rstd */
+    ren__stand s = ren__stand_of<W>(p.apply, p.rows, p.channels);
+    uint32_t width = p.sums.side * (uint32_t)W;
+    uint64_t own = (uint64_t)blockIdx.x * width + threadIdx.x;
+    float scale[W];
+    float bias[W];
+    float mean[W];
+    float of_mean;
+    float squares;
+    join_moments<T, W>(p, shared, &of_mean, &squares);
+    if (threadIdx.x < width) {
+        float rstd = 1.0f / sqrtf(squares / (float)p.rows + p.eps);
+        of_channel[0][threadIdx.x] = of_mean;
+        of_channel[1][threadIdx.x] = rstd;
+        if (blockIdx.y == 0 && own < p.channels) {
+            float unbiased = squares / (p.rows > 1u ? (float)p.rows - 1.0f : 1.0f);
+            p.mean[own] = of_mean;
+            p.rstd[own] = rstd;
+            p.new_running_mean[own] =
+                (1.0f - p.momentum) * p.running_mean[own] + p.momentum * of_mean;
+            p.new_running_var[own] =
+                (1.0f - p.momentum) * p.running_var[own] + p.momentum * unbiased;
+        }
+    }
+    __syncthreads();
+    ren__channel_values<W>(p.weight, s.channel, p.channels, scale);
+    ren__channel_values<W>(p.bias, s.channel, p.channels, bias);
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        mean[k] = of_channel[0][s.pack * W + (uint32_t)k];
+        scale[k] *= of_channel[1][s.pack * W + (uint32_t)k];
+    }
+    apply_rows<T, W>(p.x, p.other, p.y, p.relu, s, p.channels, mean, scale, bias);
+}
+
+/* The scratch must not depend on addresses: room for the more splits of the two walks. */
+uint64_t ren__cuda_k_norm_scratch(ren_dtype dtype, uint64_t rows, uint64_t channels)
+{
+    uint32_t width = dtype == REN_F32 ? 4u : 8u;
+    uint32_t wide = ren__tiles_of(rows, channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST).splits;
+    uint32_t narrow = ren__tiles_of(rows, channels, 1u, REN_NORM_BLOCKS, REN_NORM_LEAST).splits;
+    return 2u * (wide > narrow ? wide : narrow) * channels * sizeof(float);
+}
+
+template <typename T>
+static cudaError_t train(cudaStream_t stream, const ren__norm_train *t, void *partial)
+{
+    const int W = ren__wide<T>::width;
+    int wide = t->channels % (uint64_t)W == 0 && ren__aligned16(t->x) && ren__aligned16(t->y) &&
+               ren__aligned16(t->other);
+    uint32_t width = wide ? (uint32_t)W : 1u;
+    train_params<T> p;
+    cudaError_t code;
+    p.x = (const T *)t->x;
+    p.other = (const T *)t->other;
+    p.y = (T *)t->y;
+    p.weight = t->weight;
+    p.bias = t->bias;
+    p.running_mean = t->running_mean;
+    p.running_var = t->running_var;
+    p.mean = t->mean;
+    p.rstd = t->rstd;
+    p.new_running_mean = t->new_running_mean;
+    p.new_running_var = t->new_running_var;
+    p.partial = (float *)partial;
+    p.rows = t->rows;
+    p.channels = t->channels;
+    p.sums = ren__tiles_of(t->rows, t->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
+    p.apply = ren__tiles_of(t->rows, t->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
+    p.momentum = t->momentum;
+    p.eps = t->eps;
+    p.relu = t->relu;
+    {
+        dim3 sums(p.sums.tiles, p.sums.splits, 1u);
+        dim3 apply(p.apply.tiles, p.apply.splits, 1u);
+        code = wide ? REN_LAUNCH((moments_kernel<T, W>), sums, REN_COLUMN_THREADS, stream, p)
+                    : REN_LAUNCH((moments_kernel<T, 1>), sums, REN_COLUMN_THREADS, stream, p);
+        if (code == cudaSuccess) {
+            code = wide
+                       ? REN_LAUNCH((normalise_kernel<T, W>), apply, REN_COLUMN_THREADS, stream, p)
+                       : REN_LAUNCH((normalise_kernel<T, 1>), apply, REN_COLUMN_THREADS, stream, p);
+        }
     }
     return code;
-}
-
-/* ------------------------------------------------------------------ training */
-
-/* Count, mean and sum of squared deviations of a set of values. */
-typedef struct moments {
-    float count, mean, squares;
-} moments;
-
-static __device__ __forceinline__ moments merge(moments a, moments b)
-{
-    moments m;
-    float difference = b.mean - a.mean;
-    if (a.count == 0.0f) {
-        return b;
-    }
-    if (b.count == 0.0f) {
-        return a;
-    }
-    m.count = a.count + b.count;
-    m.mean = a.mean + difference * (b.count / m.count);
-    m.squares = a.squares + b.squares + difference * difference * (a.count * (b.count / m.count));
-    return m;
-}
-
-typedef struct train_params {
-    ren__norm_train t;
-    float *partial; /* [splits][channels] means, then as many sums of squares */
-    row_split split;
-    int vector;
-} train_params;
-
-static __global__ void moments_kernel(train_params p)
-{
-    __shared__ moments parts[LANES][COLUMNS];
-    uint32_t column = threadIdx.x % COLUMNS;
-    uint32_t lane = threadIdx.x / COLUMNS;
-    uint64_t channel = (uint64_t)blockIdx.x * COLUMNS + column;
-    uint64_t begin = blockIdx.y * p.split.rows;
-    uint64_t end = begin + p.split.rows < p.t.rows ? begin + p.split.rows : p.t.rows;
-    moments m = {0.0f, 0.0f, 0.0f};
-    if (channel < p.t.channels && begin + lane < end) {
-        float origin = p.t.x[(begin + lane) * p.t.channels + channel];
-        float sum = 0.0f;
-        float squares = 0.0f;
-        uint32_t count = 0;
-        for (uint64_t row = begin + lane; row < end; row += LANES) {
-            float v = p.t.x[row * p.t.channels + channel] - origin;
-            sum += v;
-            squares += v * v;
-            count++;
-        }
-        m.count = (float)count;
-        m.mean = origin + sum / m.count;
-        m.squares = squares - sum * (sum / m.count);
-        m.squares = m.squares < 0.0f ? 0.0f : m.squares;
-    }
-    parts[lane][column] = m;
-    __syncthreads();
-    if (lane == 0 && channel < p.t.channels) {
-        uint64_t at = blockIdx.y * p.t.channels + channel;
-        for (uint32_t k = 1; k < LANES; k++) {
-            m = merge(m, parts[k][column]);
-        }
-        p.partial[at] = m.mean;
-        p.partial[p.split.count * p.t.channels + at] = m.squares;
-    }
-}
-
-static __global__ void moments_join_kernel(train_params p)
-{
-    uint64_t channel = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    moments m = {0.0f, 0.0f, 0.0f};
-    float rows = (float)p.t.rows;
-    float unbiased;
-    if (channel >= p.t.channels) {
-        return;
-    }
-    for (uint32_t k = 0; k < p.split.count; k++) {
-        uint64_t begin = k * p.split.rows;
-        uint64_t left = p.t.rows - begin;
-        uint64_t at = k * p.t.channels + channel;
-        moments part;
-        part.count = (float)(left < p.split.rows ? left : p.split.rows);
-        part.mean = p.partial[at];
-        part.squares = p.partial[p.split.count * p.t.channels + at];
-        m = merge(m, part);
-    }
-    p.t.mean[channel] = m.mean;
-    p.t.rstd[channel] = 1.0f / sqrtf(m.squares / rows + p.t.eps);
-    unbiased = m.squares / (rows > 1.0f ? rows - 1.0f : 1.0f);
-    p.t.new_running_mean[channel] =
-        (1.0f - p.t.momentum) * p.t.running_mean[channel] + p.t.momentum * m.mean;
-    p.t.new_running_var[channel] =
-        (1.0f - p.t.momentum) * p.t.running_var[channel] + p.t.momentum * unbiased;
-}
-
-static __global__ void normalise_kernel(train_params p)
-{
-    uint64_t n = p.t.rows * p.t.channels;
-    for (uint64_t i = ren__first4(); i < n; i += ren__stride4()) {
-        float v[4];
-        uint64_t c = i % p.t.channels;
-        ren__load4(p.t.x, i, n, p.vector, v);
-        for (int k = 0; k < 4; k++) {
-            v[k] = (v[k] - p.t.mean[c]) * p.t.rstd[c] * p.t.weight[c] + p.t.bias[c];
-            c = c + 1u == p.t.channels ? 0u : c + 1u;
-        }
-        ren__store4(p.t.y, i, n, p.vector, v);
-    }
-}
-
-uint64_t ren__cuda_k_norm_scratch(uint64_t rows, uint64_t channels)
-{
-    return 2u * split_of(rows, channels).count * channels * sizeof(float);
 }
 
 cudaError_t ren__cuda_k_norm_train(cudaStream_t stream, const ren__norm_train *t, void *partial)
 {
-    train_params p = {*t, (float *)partial, split_of(t->rows, t->channels),
-                      ren__aligned16(t->x) && ren__aligned16(t->y)};
-    cudaError_t code =
-        REN_LAUNCH(moments_kernel, grid_of(t->channels, p.split.count), COLUMNS * LANES, stream, p);
-    if (code == cudaSuccess) {
-        code = REN_LAUNCH(moments_join_kernel, ren__blocks(t->channels, REN_THREADS, UINT32_MAX),
-                          REN_THREADS, stream, p);
-    }
-    if (code == cudaSuccess) {
-        code = REN_LAUNCH(normalise_kernel,
-                          ren__blocks(t->rows * t->channels, REN_THREADS * 4u, REN_MAX_BLOCKS),
-                          REN_THREADS, stream, p);
-    }
-    return code;
-}
-
-/* ------------------------------------------------------------------ backward */
-
-typedef struct backward_params {
-    ren__norm_backward b;
-    float *partial; /* [splits][channels] sums of dy, then as many of dy * xhat */
-    row_split split;
-    int vector;
-} backward_params;
-
-static __global__ void backward_sum_kernel(backward_params p)
-{
-    __shared__ float sums[2][LANES][COLUMNS];
-    uint32_t column = threadIdx.x % COLUMNS;
-    uint32_t lane = threadIdx.x / COLUMNS;
-    uint64_t channel = (uint64_t)blockIdx.x * COLUMNS + column;
-    uint64_t begin = blockIdx.y * p.split.rows;
-    uint64_t end = begin + p.split.rows < p.b.rows ? begin + p.split.rows : p.b.rows;
-    float sum = 0.0f;
-    float product = 0.0f;
-    if (channel < p.b.channels) {
-        float mean = p.b.mean[channel];
-        float rstd = p.b.rstd[channel];
-        for (uint64_t row = begin + lane; row < end; row += LANES) {
-            float g = p.b.dy[row * p.b.channels + channel];
-            sum += g;
-            product += g * (p.b.x[row * p.b.channels + channel] - mean) * rstd;
-        }
-    }
-    sums[0][lane][column] = sum;
-    sums[1][lane][column] = product;
-    __syncthreads();
-    if (lane == 0 && channel < p.b.channels) {
-        uint64_t at = blockIdx.y * p.b.channels + channel;
-        for (uint32_t k = 1; k < LANES; k++) {
-            sum += sums[0][k][column];
-            product += sums[1][k][column];
-        }
-        p.partial[at] = sum;
-        p.partial[p.split.count * p.b.channels + at] = product;
-    }
-}
-
-static __global__ void backward_join_kernel(backward_params p)
-{
-    uint64_t channel = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = 0.0f;
-    float product = 0.0f;
-    if (channel >= p.b.channels) {
-        return;
-    }
-    for (uint32_t k = 0; k < p.split.count; k++) {
-        uint64_t at = k * p.b.channels + channel;
-        sum += p.partial[at];
-        product += p.partial[p.split.count * p.b.channels + at];
-    }
-    p.b.dbias[channel] = sum;
-    p.b.dweight[channel] = product;
-}
-
-static __global__ void backward_data_kernel(backward_params p)
-{
-    uint64_t n = p.b.rows * p.b.channels;
-    float rows = (float)p.b.rows;
-    for (uint64_t i = ren__first4(); i < n; i += ren__stride4()) {
-        float g[4];
-        float x[4];
-        uint64_t c = i % p.b.channels;
-        ren__load4(p.b.dy, i, n, p.vector, g);
-        ren__load4(p.b.x, i, n, p.vector, x);
-        for (int k = 0; k < 4; k++) {
-            float normal = (x[k] - p.b.mean[c]) * p.b.rstd[c];
-            float centred = g[k] - p.b.dbias[c] / rows - normal * (p.b.dweight[c] / rows);
-            g[k] = p.b.weight[c] * p.b.rstd[c] * centred;
-            c = c + 1u == p.b.channels ? 0u : c + 1u;
-        }
-        ren__store4(p.b.dx, i, n, p.vector, g);
-    }
-}
-
-/* The backward pass of a batch of few rows, from x itself and in double, as the CPU device does it:
- * xhat is close to 1 in size there, the bracket is what cancellation leaves, and a mean or rstd
- * that was rounded to f32 on the way would spoil it. One thread a channel. */
-static __global__ void backward_of_few_kernel(backward_params p)
-{
-    uint64_t c = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    double rows = (double)p.b.rows;
-    double mean = 0.0;
-    double var = 0.0;
-    double sum = 0.0;
-    double product = 0.0;
-    double rstd;
-    if (c >= p.b.channels) {
-        return;
-    }
-    for (uint64_t r = 0; r < p.b.rows; r++) {
-        mean += p.b.x[r * p.b.channels + c];
-    }
-    mean /= rows;
-    for (uint64_t r = 0; r < p.b.rows; r++) {
-        double d = p.b.x[r * p.b.channels + c] - mean;
-        var += d * d;
-    }
-    rstd = 1.0 / sqrt(var / rows + (double)p.b.eps);
-    for (uint64_t r = 0; r < p.b.rows; r++) {
-        double g = p.b.dy[r * p.b.channels + c];
-        sum += g;
-        product += g * (p.b.x[r * p.b.channels + c] - mean) * rstd;
-    }
-    for (uint64_t r = 0; r < p.b.rows; r++) {
-        double normal = (p.b.x[r * p.b.channels + c] - mean) * rstd;
-        double centred = p.b.dy[r * p.b.channels + c] - sum / rows - normal * (product / rows);
-        p.b.dx[r * p.b.channels + c] = (float)(p.b.weight[c] * rstd * centred);
-    }
-    p.b.dbias[c] = (float)sum;
-    p.b.dweight[c] = (float)product;
-}
-
-cudaError_t ren__cuda_k_norm_backward(cudaStream_t stream, const ren__norm_backward *b,
-                                      void *partial)
-{
-    backward_params p = {*b, (float *)partial, split_of(b->rows, b->channels),
-                         ren__aligned16(b->dy) && ren__aligned16(b->x) && ren__aligned16(b->dx)};
-    cudaError_t code;
-    if (b->rows <= FEW_ROWS) {
-        return REN_LAUNCH(backward_of_few_kernel, ren__blocks(b->channels, REN_THREADS, UINT32_MAX),
-                          REN_THREADS, stream, p);
-    }
-    code = REN_LAUNCH(backward_sum_kernel, grid_of(b->channels, p.split.count), COLUMNS * LANES,
-                      stream, p);
-    if (code == cudaSuccess) {
-        code = REN_LAUNCH(backward_join_kernel, ren__blocks(b->channels, REN_THREADS, UINT32_MAX),
-                          REN_THREADS, stream, p);
-    }
-    if (code == cudaSuccess) {
-        code = REN_LAUNCH(backward_data_kernel,
-                          ren__blocks(b->rows * b->channels, REN_THREADS * 4u, REN_MAX_BLOCKS),
-                          REN_THREADS, stream, p);
-    }
-    return code;
+    return REN_DISPATCH(t->dtype, train, stream, t, partial);
 }
 
 /* ------------------------------------------------------------------ inference */
 
-typedef struct eval_params {
-    const float *x, *weight, *bias, *mean, *var;
-    float *y;
-    uint64_t n, channels;
+template <typename T> struct eval_params {
+    const T *x, *other;
+    T *y;
+    const float *weight, *bias, *mean, *var;
+    uint64_t rows, channels;
+    ren__tiles tiles;
     float eps;
-    int vector;
-} eval_params;
+    int relu;
+};
 
-static __global__ void eval_kernel(eval_params p)
+template <typename T, int W>
+static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) eval_kernel(eval_params<T> p)
 {
-    for (uint64_t i = ren__first4(); i < p.n; i += ren__stride4()) {
-        float v[4];
-        uint64_t c = i % p.channels;
-        ren__load4(p.x, i, p.n, p.vector, v);
-        for (int k = 0; k < 4; k++) {
-            float rstd = 1.0f / sqrtf(p.var[c] + p.eps);
-            v[k] = (v[k] - p.mean[c]) * rstd * p.weight[c] + p.bias[c];
-            c = c + 1u == p.channels ? 0u : c + 1u;
-        }
-        ren__store4(p.y, i, p.n, p.vector, v);
+    ren__stand s = ren__stand_of<W>(p.tiles, p.rows, p.channels);
+    float mean[W];
+    float scale[W];
+    float bias[W];
+    float var[W];
+    ren__channel_values<W>(p.mean, s.channel, p.channels, mean);
+    ren__channel_values<W>(p.var, s.channel, p.channels, var);
+    ren__channel_values<W>(p.weight, s.channel, p.channels, scale);
+    ren__channel_values<W>(p.bias, s.channel, p.channels, bias);
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        scale[k] *= 1.0f / sqrtf(var[k] + p.eps);
+    }
+    apply_rows<T, W>(p.x, p.other, p.y, p.relu, s, p.channels, mean, scale, bias);
+}
+
+template <typename T> static cudaError_t eval(cudaStream_t stream, const ren__norm_eval *e)
+{
+    const int W = ren__wide<T>::width;
+    int wide = e->channels % (uint64_t)W == 0 && ren__aligned16(e->x) && ren__aligned16(e->y) &&
+               ren__aligned16(e->other);
+    ren__tiles t = ren__tiles_of(e->rows, e->channels, wide ? (uint32_t)W : 1u, REN_NORM_BLOCKS,
+                                 REN_NORM_LEAST);
+    eval_params<T> p = {(const T *)e->x, (const T *)e->other,
+                        (T *)e->y,       e->weight,
+                        e->bias,         e->running_mean,
+                        e->running_var,  e->rows,
+                        e->channels,     t,
+                        e->eps,          e->relu};
+    dim3 grid(t.tiles, t.splits, 1u);
+    return wide ? REN_LAUNCH((eval_kernel<T, W>), grid, REN_COLUMN_THREADS, stream, p)
+                : REN_LAUNCH((eval_kernel<T, 1>), grid, REN_COLUMN_THREADS, stream, p);
+}
+
+cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const ren__norm_eval *e)
+{
+    return REN_DISPATCH(e->dtype, eval, stream, e);
+}
+
+/* ------------------------------------------------------------------ folding */
+
+typedef struct fold_params {
+    ren__norm_fold f;
+} fold_params;
+
+/* A block to an output channel, whose weights lie side by side. */
+static __global__ void fold_kernel(fold_params p)
+{
+    uint64_t o = blockIdx.x;
+    float scale = p.f.weight[o] / sqrtf(p.f.running_var[o] + p.f.eps);
+    for (uint64_t i = threadIdx.x; i < p.f.inner; i += blockDim.x) {
+        p.f.out[o * p.f.inner + i] = p.f.w[o * p.f.inner + i] * scale;
+    }
+    if (threadIdx.x == 0) {
+        float b = p.f.b ? p.f.b[o] : 0.0f;
+        p.f.out_bias[o] = fmaf(b - p.f.running_mean[o], scale, p.f.bias[o]);
     }
 }
 
-cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const float *x, const float *weight,
-                                  const float *bias, const float *running_mean,
-                                  const float *running_var, float eps, float *y, uint64_t rows,
-                                  uint64_t channels)
+cudaError_t ren__cuda_k_norm_fold(cudaStream_t stream, const ren__norm_fold *f)
 {
-    eval_params p = {
-        x, weight,          bias,     running_mean, running_var,
-        y, rows * channels, channels, eps,          ren__aligned16(x) && ren__aligned16(y)};
-    return REN_LAUNCH(eval_kernel, ren__blocks(p.n, REN_THREADS * 4u, REN_MAX_BLOCKS), REN_THREADS,
-                      stream, p);
+    fold_params p = {*f};
+    return REN_LAUNCH(fold_kernel, (uint32_t)f->outputs, REN_THREADS, stream, p);
 }

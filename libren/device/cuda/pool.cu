@@ -4,18 +4,24 @@
  * Purpose   Maximum, average and global average, forward and backward. Padding is outside of every
  *           maximum and is not counted by an average; ties of the maximum go to the first in row
  *           order; a NaN in the window is its maximum.
- * Order     Backward passes gather: a thread owns one input element and adds what the windows that
- *           hold it give, in row order, so nothing is added by two threads.
+ * Order     Backward passes gather: a thread owns one pack of channels of an input pixel and adds
+ *           what the windows that hold it give, in row order, so nothing is added by two threads.
+ * Saved     What the maximum's backward pass needs is which place of its window each output came
+ *           from: a byte where a window has at most 256 places, else two.
  */
-#include "launch.cuh"
+#include "columns.cuh"
 
-typedef struct pool_params {
+#define BYTE_PLACES 256 /* most places of a window that a byte can tell apart */
+
+template <typename T> struct pool_params {
     ren__pool_shape s;
-    const float *in;
-    float *out;
-    int32_t *saved;
-    uint64_t n; /* elements that the kernel writes */
-} pool_params;
+    const T *in;
+    T *out;
+    void *saved; /* uint8_t or uint16_t to an output element; may be NULL */
+    int wide_saved;
+    int packs;  /* of a pixel */
+    uint64_t n; /* packs that the kernel writes */
+};
 
 typedef struct place {
     int n, h, w, c;
@@ -58,196 +64,338 @@ static __device__ __forceinline__ int last_window(int i, int stride, int padding
     return last >= windows ? windows - 1 : last;
 }
 
-static __global__ void max_forward_kernel(pool_params p)
+template <int W>
+static __device__ __forceinline__ void read_places(const void *saved, int wide, uint64_t i,
+                                                   int place[W])
 {
-    uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
-        place o = place_of(i, p.s.ho, p.s.wo, p.s.c);
-        const float *plane = p.in + (uint64_t)o.n * p.s.h * p.s.w * p.s.c + o.c;
-        int h0 = begin_of(o.h, p.s.sh, p.s.ph);
-        int w0 = begin_of(o.w, p.s.sw, p.s.pw);
-        int h1 = end_of(o.h, p.s.sh, p.s.ph, p.s.kh, p.s.h);
-        int w1 = end_of(o.w, p.s.sw, p.s.pw, p.s.kw, p.s.w);
-        int best = h0 * p.s.w + w0;
-        float most = plane[(uint64_t)best * p.s.c];
-        for (int h = h0; h < h1; h++) {
-            for (int w = w0; w < w1; w++) {
-                int at = h * p.s.w + w;
-                float v = plane[(uint64_t)at * p.s.c];
-                if (v > most || (v != v && most == most)) {
-                    most = v;
-                    best = at;
-                }
-            }
+    if (wide) {
+        ren__pack<uint16_t, W> words = ren__read<uint16_t, W>((const uint16_t *)saved, i);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            place[k] = (int)words.v[k];
         }
-        p.out[i] = most;
-        if (p.saved) {
-            p.saved[i] = best;
+    } else {
+        ren__pack<uint8_t, W> bytes = ren__read<uint8_t, W>((const uint8_t *)saved, i);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            place[k] = (int)bytes.v[k];
         }
     }
 }
 
-static __global__ void max_backward_kernel(pool_params p)
+/* The places of a pack's maxima, in one store. */
+template <int W>
+static __device__ __forceinline__ void write_places(void *saved, int wide, uint64_t i,
+                                                    const int place[W])
+{
+    ren__pack<uint16_t, W> words;
+    ren__pack<uint8_t, W> bytes;
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        words.v[k] = (uint16_t)place[k];
+        bytes.v[k] = (uint8_t)place[k];
+    }
+    if (wide) {
+        *(ren__pack<uint16_t, W> *)((uint16_t *)saved + i) = words;
+    } else {
+        *(ren__pack<uint8_t, W> *)((uint8_t *)saved + i) = bytes;
+    }
+}
+
+template <typename T, int W> static __global__ void max_forward_kernel(pool_params<T> p)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
-        place x = place_of(i, p.s.h, p.s.w, p.s.c);
-        uint64_t plane = (uint64_t)x.n * p.s.ho * p.s.wo * p.s.c + x.c;
-        int own = x.h * p.s.w + x.w;
+        place o = place_of(i, p.s.ho, p.s.wo, p.packs);
+        const T *plane = p.in + (uint64_t)o.n * p.s.h * p.s.w * p.s.c + (uint64_t)o.c * W;
+        int top = o.h * p.s.sh - p.s.ph;
+        int left = o.w * p.s.sw - p.s.pw;
+        int h0 = begin_of(o.h, p.s.sh, p.s.ph);
+        int w0 = begin_of(o.w, p.s.sw, p.s.pw);
+        int h1 = end_of(o.h, p.s.sh, p.s.ph, p.s.kh, p.s.h);
+        int w1 = end_of(o.w, p.s.sw, p.s.pw, p.s.kw, p.s.w);
+        int best[W];
+        float most[W];
+        ren__unpack<T, W>(ren__read<T, W>(plane, (uint64_t)(h0 * p.s.w + w0) * p.s.c), most);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            best[k] = (h0 - top) * p.s.kw + (w0 - left);
+        }
+        for (int h = h0; h < h1; h++) {
+            for (int w = w0; w < w1; w++) {
+                float v[W];
+                int at = (h - top) * p.s.kw + (w - left);
+                ren__unpack<T, W>(ren__read<T, W>(plane, (uint64_t)(h * p.s.w + w) * p.s.c), v);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    if (v[k] > most[k] || (v[k] != v[k] && most[k] == most[k])) {
+                        most[k] = v[k];
+                        best[k] = at;
+                    }
+                }
+            }
+        }
+        ren__write<T, W>(p.out, i * W, most);
+        if (p.saved) {
+            write_places<W>(p.saved, p.wide_saved, i * W, best);
+        }
+    }
+}
+
+template <typename T, int W> static __global__ void max_backward_kernel(pool_params<T> p)
+{
+    uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
+        place x = place_of(i, p.s.h, p.s.w, p.packs);
+        uint64_t plane = (uint64_t)x.n * p.s.ho * p.s.wo * p.s.c + (uint64_t)x.c * W;
         int h1 = last_window(x.h, p.s.sh, p.s.ph, p.s.ho);
         int w1 = last_window(x.w, p.s.sw, p.s.pw, p.s.wo);
-        float sum = 0.0f;
+        float sum[W] = {0.0f};
         for (int h = first_window(x.h, p.s.sh, p.s.ph, p.s.kh); h <= h1; h++) {
             for (int w = first_window(x.w, p.s.sw, p.s.pw, p.s.kw); w <= w1; w++) {
                 uint64_t at = plane + (uint64_t)(h * p.s.wo + w) * p.s.c;
-                if (p.saved[at] == own) {
-                    sum += p.in[at];
+                int own = (x.h - h * p.s.sh + p.s.ph) * p.s.kw + (x.w - w * p.s.sw + p.s.pw);
+                float g[W];
+                int from[W];
+                read_places<W>(p.saved, p.wide_saved, at, from);
+                ren__unpack<T, W>(ren__read<T, W>(p.in, at), g);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    sum[k] += from[k] == own ? g[k] : 0.0f;
                 }
             }
         }
-        p.out[i] = sum;
+        ren__write<T, W>(p.out, i * W, sum);
     }
 }
 
-static __global__ void avg_forward_kernel(pool_params p)
+template <typename T, int W> static __global__ void avg_forward_kernel(pool_params<T> p)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
-        place o = place_of(i, p.s.ho, p.s.wo, p.s.c);
-        const float *plane = p.in + (uint64_t)o.n * p.s.h * p.s.w * p.s.c + o.c;
+        place o = place_of(i, p.s.ho, p.s.wo, p.packs);
+        const T *plane = p.in + (uint64_t)o.n * p.s.h * p.s.w * p.s.c + (uint64_t)o.c * W;
         int h0 = begin_of(o.h, p.s.sh, p.s.ph);
         int w0 = begin_of(o.w, p.s.sw, p.s.pw);
         int h1 = end_of(o.h, p.s.sh, p.s.ph, p.s.kh, p.s.h);
         int w1 = end_of(o.w, p.s.sw, p.s.pw, p.s.kw, p.s.w);
-        float sum = 0.0f;
+        float sum[W] = {0.0f};
         for (int h = h0; h < h1; h++) {
             for (int w = w0; w < w1; w++) {
-                sum += plane[(uint64_t)(h * p.s.w + w) * p.s.c];
+                float v[W];
+                ren__unpack<T, W>(ren__read<T, W>(plane, (uint64_t)(h * p.s.w + w) * p.s.c), v);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    sum[k] += v[k];
+                }
             }
         }
-        p.out[i] = sum / (float)((h1 - h0) * (w1 - w0));
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            sum[k] /= (float)((h1 - h0) * (w1 - w0));
+        }
+        ren__write<T, W>(p.out, i * W, sum);
     }
 }
 
-static __global__ void avg_backward_kernel(pool_params p)
+template <typename T, int W> static __global__ void avg_backward_kernel(pool_params<T> p)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
-        place x = place_of(i, p.s.h, p.s.w, p.s.c);
-        const float *plane = p.in + (uint64_t)x.n * p.s.ho * p.s.wo * p.s.c + x.c;
+        place x = place_of(i, p.s.h, p.s.w, p.packs);
+        const T *plane = p.in + (uint64_t)x.n * p.s.ho * p.s.wo * p.s.c + (uint64_t)x.c * W;
         int h1 = last_window(x.h, p.s.sh, p.s.ph, p.s.ho);
         int w1 = last_window(x.w, p.s.sw, p.s.pw, p.s.wo);
-        float sum = 0.0f;
+        float sum[W] = {0.0f};
         for (int h = first_window(x.h, p.s.sh, p.s.ph, p.s.kh); h <= h1; h++) {
             int height = end_of(h, p.s.sh, p.s.ph, p.s.kh, p.s.h) - begin_of(h, p.s.sh, p.s.ph);
             for (int w = first_window(x.w, p.s.sw, p.s.pw, p.s.kw); w <= w1; w++) {
                 int width = end_of(w, p.s.sw, p.s.pw, p.s.kw, p.s.w) - begin_of(w, p.s.sw, p.s.pw);
-                sum += plane[(uint64_t)(h * p.s.wo + w) * p.s.c] / (float)(height * width);
+                float size = (float)(height * width);
+                float g[W];
+                ren__unpack<T, W>(ren__read<T, W>(plane, (uint64_t)(h * p.s.wo + w) * p.s.c), g);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    sum[k] += g[k] / size;
+                }
             }
         }
-        p.out[i] = sum;
+        ren__write<T, W>(p.out, i * W, sum);
     }
 }
 
-static uint64_t inputs(const ren__pool_shape *s)
+typedef enum pool_pass {
+    MAX_FORWARD,
+    MAX_BACKWARD,
+    AVG_FORWARD,
+    AVG_BACKWARD
+} pool_pass;
+
+template <typename T, int W>
+static cudaError_t launch(cudaStream_t stream, pool_pass pass, pool_params<T> p)
 {
-    return (uint64_t)s->n * (uint64_t)s->h * (uint64_t)s->w * (uint64_t)s->c;
+    uint32_t blocks;
+    int forward = pass == MAX_FORWARD || pass == AVG_FORWARD;
+    p.packs = p.s.c / W;
+    p.n = (uint64_t)p.s.n * (uint64_t)(forward ? p.s.ho : p.s.h) *
+          (uint64_t)(forward ? p.s.wo : p.s.w) * (uint64_t)p.packs;
+    blocks = ren__blocks(p.n, REN_THREADS, REN_FLAT_BLOCKS);
+    switch (pass) {
+    case MAX_FORWARD:
+        return REN_LAUNCH((max_forward_kernel<T, W>), blocks, REN_THREADS, stream, p);
+    case MAX_BACKWARD:
+        return REN_LAUNCH((max_backward_kernel<T, W>), blocks, REN_THREADS, stream, p);
+    case AVG_FORWARD:
+        return REN_LAUNCH((avg_forward_kernel<T, W>), blocks, REN_THREADS, stream, p);
+    default:
+        return REN_LAUNCH((avg_backward_kernel<T, W>), blocks, REN_THREADS, stream, p);
+    }
 }
 
-static uint64_t outputs(const ren__pool_shape *s)
+static int saved_is_wide(const ren__pool_shape *s)
 {
-    return (uint64_t)s->n * (uint64_t)s->ho * (uint64_t)s->wo * (uint64_t)s->c;
+    return s->kh * s->kw > BYTE_PLACES;
 }
 
-cudaError_t ren__cuda_k_max_pool_forward(cudaStream_t stream, const ren__pool_shape *shape,
-                                         const float *x, float *y, int32_t *saved)
+uint64_t ren__cuda_k_max_pool_saved(const ren__pool_shape *s)
 {
-    pool_params p = {*shape, x, y, saved, outputs(shape)};
-    return REN_LAUNCH(max_forward_kernel, ren__blocks(p.n, REN_THREADS, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
+    return (uint64_t)s->n * (uint64_t)s->ho * (uint64_t)s->wo * (uint64_t)s->c *
+           (saved_is_wide(s) ? sizeof(uint16_t) : sizeof(uint8_t));
 }
 
-cudaError_t ren__cuda_k_max_pool_backward(cudaStream_t stream, const ren__pool_shape *shape,
-                                          const float *dy, const int32_t *saved, float *dx)
+template <typename T>
+static cudaError_t pool(cudaStream_t stream, pool_pass pass, const ren__pool_shape *shape,
+                        const void *in, void *out, void *saved)
 {
-    pool_params p = {*shape, dy, dx, (int32_t *)saved, inputs(shape)};
-    return REN_LAUNCH(max_backward_kernel, ren__blocks(p.n, REN_THREADS, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
+    const int W = ren__wide<T>::width;
+    pool_params<T> p = {*shape, (const T *)in, (T *)out, saved, saved_is_wide(shape), 0, 0};
+    return shape->c % W == 0 && ren__aligned16(in) && ren__aligned16(out) && ren__aligned16(saved)
+               ? launch<T, W>(stream, pass, p)
+               : launch<T, 1>(stream, pass, p);
 }
 
-cudaError_t ren__cuda_k_avg_pool_forward(cudaStream_t stream, const ren__pool_shape *shape,
-                                         const float *x, float *y)
+cudaError_t ren__cuda_k_max_pool_forward(cudaStream_t stream, ren_dtype dtype,
+                                         const ren__pool_shape *shape, const void *x, void *y,
+                                         void *saved)
 {
-    pool_params p = {*shape, x, y, NULL, outputs(shape)};
-    return REN_LAUNCH(avg_forward_kernel, ren__blocks(p.n, REN_THREADS, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
+    return REN_DISPATCH(dtype, pool, stream, MAX_FORWARD, shape, x, y, saved);
 }
 
-cudaError_t ren__cuda_k_avg_pool_backward(cudaStream_t stream, const ren__pool_shape *shape,
-                                          const float *dy, float *dx)
+cudaError_t ren__cuda_k_max_pool_backward(cudaStream_t stream, ren_dtype dtype,
+                                          const ren__pool_shape *shape, const void *dy,
+                                          const void *saved, void *dx)
 {
-    pool_params p = {*shape, dy, dx, NULL, inputs(shape)};
-    return REN_LAUNCH(avg_backward_kernel, ren__blocks(p.n, REN_THREADS, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
+    return REN_DISPATCH(dtype, pool, stream, MAX_BACKWARD, shape, dy, dx, (void *)saved);
+}
+
+cudaError_t ren__cuda_k_avg_pool_forward(cudaStream_t stream, ren_dtype dtype,
+                                         const ren__pool_shape *shape, const void *x, void *y)
+{
+    return REN_DISPATCH(dtype, pool, stream, AVG_FORWARD, shape, x, y, NULL);
+}
+
+cudaError_t ren__cuda_k_avg_pool_backward(cudaStream_t stream, ren_dtype dtype,
+                                          const ren__pool_shape *shape, const void *dy, void *dx)
+{
+    return REN_DISPATCH(dtype, pool, stream, AVG_BACKWARD, shape, dy, dx, NULL);
 }
 
 /* ------------------------------------------------------------------ global average */
 
-typedef struct global_params {
-    const float *in;
-    float *out;
+#define MOST_IMAGES 65535u /* side by side in a grid */
+
+template <typename T> struct global_params {
+    const T *in;
+    T *out;
     uint64_t batch, pixels, channels;
-} global_params;
+    ren__tiles tiles; /* of one image; it is not split, the grid's second side is the batch */
+    uint64_t n;       /* backward: packs of dx */
+    uint64_t packs;   /* of a pixel */
+};
 
-#define COLUMNS 32u /* channels of a block, one to a thread of a warp, so that loads coalesce */
-#define LANES   8u  /* pixels that a block adds side by side */
-
-static __global__ void global_forward_kernel(global_params p)
+template <typename T, int W>
+static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
+    global_forward_kernel(global_params<T> p)
 {
-    __shared__ float sums[LANES][COLUMNS];
-    uint32_t column = threadIdx.x % COLUMNS;
-    uint32_t lane = threadIdx.x / COLUMNS;
-    uint64_t channel = (uint64_t)blockIdx.x * COLUMNS + column;
-    uint64_t image = blockIdx.y;
-    float sum = 0.0f;
-    if (channel < p.channels) {
-        for (uint64_t i = lane; i < p.pixels; i += LANES) {
-            sum += p.in[(image * p.pixels + i) * p.channels + channel];
+    __shared__ float shared[REN_COLUMN_SHARED(1)];
+    uint32_t pack = threadIdx.x & (p.tiles.side - 1u);
+    uint32_t lane = threadIdx.x / p.tiles.side;
+    uint64_t channel = ((uint64_t)blockIdx.x * p.tiles.side + pack) * (uint64_t)W;
+    for (uint64_t image = blockIdx.y; image < p.batch; image += gridDim.y) {
+        const T *pixels = p.in + image * p.pixels * p.channels;
+        float sum[W] = {0.0f};
+        if (channel < p.channels) {
+#pragma unroll 4
+            for (uint64_t i = lane; i < p.pixels; i += blockDim.x / p.tiles.side) {
+                float v[W];
+                ren__unpack<T, W>(ren__read<T, W>(pixels, i * p.channels + channel), v);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    sum[k] += v[k];
+                }
+            }
         }
-    }
-    sums[lane][column] = sum;
-    __syncthreads();
-    if (lane == 0 && channel < p.channels) {
-        for (uint32_t k = 1; k < LANES; k++) {
-            sum += sums[k][column];
+        ren__column_sums<W>(sum, p.tiles.side, shared);
+        if (lane == 0 && channel < p.channels) {
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                sum[k] /= (float)p.pixels;
+            }
+            ren__write<T, W>(p.out, image * p.channels + channel, sum);
         }
-        p.out[image * p.channels + channel] = sum / (float)p.pixels;
     }
 }
 
-static __global__ void global_backward_kernel(global_params p)
+template <typename T, int W> static __global__ void global_backward_kernel(global_params<T> p)
 {
-    uint64_t n = p.batch * p.pixels * p.channels;
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
-        uint64_t image = i / (p.pixels * p.channels);
-        p.out[i] = p.in[image * p.channels + i % p.channels] / (float)p.pixels;
+    float size = (float)p.pixels;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
+        uint64_t pixel = i / p.packs;
+        float v[W];
+        ren__unpack<T, W>(
+            ren__read<T, W>(p.in, pixel / p.pixels * p.channels + (i - pixel * p.packs) * W), v);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            v[k] /= size;
+        }
+        ren__write<T, W>(p.out, i * W, v);
     }
 }
 
-cudaError_t ren__cuda_k_global_avg_forward(cudaStream_t stream, const float *x, float *y,
-                                           uint64_t batch, uint64_t pixels, uint64_t channels)
+template <typename T, int W>
+static cudaError_t global(cudaStream_t stream, int forward, const void *in, void *out,
+                          uint64_t batch, uint64_t pixels, uint64_t channels)
 {
-    global_params p = {x, y, batch, pixels, channels};
-    dim3 blocks((uint32_t)((channels + COLUMNS - 1u) / COLUMNS), (uint32_t)batch, 1u);
-    return REN_LAUNCH(global_forward_kernel, blocks, COLUMNS * LANES, stream, p);
+    global_params<T> p = {(const T *)in, (T *)out, batch, pixels, channels, {0, 0, 0, 0}, 0, 0};
+    p.tiles = ren__tiles_of(pixels, channels, (uint32_t)W, 1u, 1u);
+    p.packs = channels / (uint64_t)W;
+    p.n = batch * pixels * p.packs;
+    if (forward) {
+        dim3 grid(p.tiles.tiles, batch < MOST_IMAGES ? (uint32_t)batch : MOST_IMAGES, 1u);
+        uint32_t threads = REN_COLUMN_THREADS;
+        while (threads > REN_WARP * 2u && threads / 2u >= p.tiles.side * pixels) {
+            threads /= 2u; /* a small image has no use for more */
+        }
+        return REN_LAUNCH((global_forward_kernel<T, W>), grid, threads, stream, p);
+    }
+    return REN_LAUNCH((global_backward_kernel<T, W>),
+                      ren__blocks(p.n, REN_THREADS, REN_FLAT_BLOCKS), REN_THREADS, stream, p);
 }
 
-cudaError_t ren__cuda_k_global_avg_backward(cudaStream_t stream, const float *dy, float *dx,
-                                            uint64_t batch, uint64_t pixels, uint64_t channels)
+template <typename T>
+static cudaError_t global_any(cudaStream_t stream, int forward, const void *in, void *out,
+                              uint64_t batch, uint64_t pixels, uint64_t channels)
 {
-    global_params p = {dy, dx, batch, pixels, channels};
-    return REN_LAUNCH(global_backward_kernel,
-                      ren__blocks(batch * pixels * channels, REN_THREADS, REN_MAX_BLOCKS),
-                      REN_THREADS, stream, p);
+    const int W = ren__wide<T>::width;
+    return channels % (uint64_t)W == 0 && ren__aligned16(in) && ren__aligned16(out)
+               ? global<T, W>(stream, forward, in, out, batch, pixels, channels)
+               : global<T, 1>(stream, forward, in, out, batch, pixels, channels);
+}
+
+cudaError_t ren__cuda_k_global_avg(cudaStream_t stream, ren_dtype dtype, int forward,
+                                   const void *in, void *out, uint64_t batch, uint64_t pixels,
+                                   uint64_t channels)
+{
+    return REN_DISPATCH(dtype, global_any, stream, forward, in, out, batch, pixels, channels);
 }

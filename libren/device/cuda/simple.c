@@ -29,6 +29,12 @@ static uint64_t rows_of(const ren__op *op, uint32_t operand)
     return count_of(op, operand) / channels_of(op, operand);
 }
 
+/* What the tensors of the operation are stored in. */
+static ren_dtype dtype_of(const ren__op *op)
+{
+    return op->desc.operand[0].dtype;
+}
+
 /* Present only if its descriptor says so. */
 static void *optional(const ren__op *op, void *const operands[REN__OPERANDS], uint32_t operand)
 {
@@ -42,17 +48,30 @@ static ren_status act_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *o
 {
     (void)workspace;
     return REN__CUDA(dev, NULL,
-                     ren__cuda_k_act_forward(lane->stream, op->desc.activation, op->desc.alpha,
-                                             o[0], o[1], count_of(op, 0)));
+                     ren__cuda_k_act_forward(lane->stream, dtype_of(op), op->desc.activation,
+                                             op->desc.alpha, o[0], o[1], count_of(op, 0)));
 }
 
 static ren_status act_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                                void *const o[REN__OPERANDS], void *workspace)
 {
-    (void)workspace;
+    if (op->desc.operand[4].rank) {
+        ren__column_sum c = {.dtype = dtype_of(op),
+                             .dy = o[0],
+                             .sums = o[4],
+                             .rows = rows_of(op, 3),
+                             .channels = channels_of(op, 3),
+                             .dx = o[3],
+                             .x = o[1],
+                             .y = o[2],
+                             .activation = op->desc.activation,
+                             .alpha = op->desc.alpha};
+        return REN__CUDA(dev, NULL, ren__cuda_k_column_sum(lane->stream, &c, workspace));
+    }
     return REN__CUDA(dev, NULL,
-                     ren__cuda_k_act_backward(lane->stream, op->desc.activation, op->desc.alpha,
-                                              o[0], o[1], o[2], o[3], count_of(op, 0)));
+                     ren__cuda_k_act_backward(lane->stream, dtype_of(op), op->desc.activation,
+                                              op->desc.alpha, o[0], o[1], o[2], o[3],
+                                              count_of(op, 0)));
 }
 
 static ren_status dropout(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
@@ -60,15 +79,16 @@ static ren_status dropout(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
 {
     (void)workspace;
     return REN__CUDA(dev, NULL,
-                     ren__cuda_k_dropout(lane->stream, op->desc.alpha, op->desc.layer, o[1], o[0],
-                                         o[2], count_of(op, 0)));
+                     ren__cuda_k_dropout(lane->stream, dtype_of(op), op->desc.alpha, op->desc.layer,
+                                         o[1], o[0], o[2], count_of(op, 0)));
 }
 
 static ren_status add(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                       void *const o[REN__OPERANDS], void *workspace)
 {
     (void)workspace;
-    return REN__CUDA(dev, NULL, ren__cuda_k_add(lane->stream, o[0], o[1], o[2], count_of(op, 0)));
+    return REN__CUDA(
+        dev, NULL, ren__cuda_k_add(lane->stream, dtype_of(op), o[0], o[1], o[2], count_of(op, 0)));
 }
 
 static ren_status cast(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
@@ -86,14 +106,14 @@ static ren_status concat(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
     int split = op->desc.kind == REN__OP_SPLIT;
     uint32_t first = split ? 1u : 0u;
     uint32_t joined = split ? 0u : REN__OPERANDS - 1u;
-    uint64_t channels[REN__OPERANDS];
+    uint64_t bytes[REN__OPERANDS];
     (void)workspace;
     for (uint32_t i = 0; i < op->desc.count; i++) {
-        channels[i] = channels_of(op, first + i);
+        bytes[i] = channels_of(op, first + i) * ren__dtype_bytes(op->desc.operand[joined].dtype);
     }
     return REN__CUDA(dev, NULL,
-                     ren__cuda_k_concat(lane->stream, o + first, channels, op->desc.count,
-                                        o[joined], rows_of(op, joined), split));
+                     ren__cuda_k_concat(lane->stream, o + first, bytes, op->desc.count, o[joined],
+                                        rows_of(op, joined), split));
 }
 
 /* ------------------------------------------------------------------ pooling */
@@ -123,7 +143,7 @@ static ren_status max_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *o
     ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[0], &op->desc.operand[1]);
     (void)workspace;
     return REN__CUDA(dev, NULL,
-                     ren__cuda_k_max_pool_forward(lane->stream, &s, o[0], o[1],
+                     ren__cuda_k_max_pool_forward(lane->stream, dtype_of(op), &s, o[0], o[1],
                                                   op->desc.training ? o[2] : NULL));
 }
 
@@ -132,7 +152,8 @@ static ren_status max_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *
 {
     ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[4], &op->desc.operand[0]);
     (void)workspace;
-    return REN__CUDA(dev, NULL, ren__cuda_k_max_pool_backward(lane->stream, &s, o[0], o[3], o[4]));
+    return REN__CUDA(
+        dev, NULL, ren__cuda_k_max_pool_backward(lane->stream, dtype_of(op), &s, o[0], o[3], o[4]));
 }
 
 static ren_status avg_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
@@ -140,7 +161,8 @@ static ren_status avg_forward(ren__device *dev, ren__cuda_lane *lane, ren__op *o
 {
     ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[0], &op->desc.operand[1]);
     (void)workspace;
-    return REN__CUDA(dev, NULL, ren__cuda_k_avg_pool_forward(lane->stream, &s, o[0], o[1]));
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_avg_pool_forward(lane->stream, dtype_of(op), &s, o[0], o[1]));
 }
 
 static ren_status avg_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
@@ -148,7 +170,8 @@ static ren_status avg_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *
 {
     ren__pool_shape s = pool_shape(&op->desc, &op->desc.operand[1], &op->desc.operand[0]);
     (void)workspace;
-    return REN__CUDA(dev, NULL, ren__cuda_k_avg_pool_backward(lane->stream, &s, o[0], o[1]));
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_avg_pool_backward(lane->stream, dtype_of(op), &s, o[0], o[1]));
 }
 
 static ren_status global_average(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
@@ -160,11 +183,9 @@ static ren_status global_average(ren__device *dev, ren__cuda_lane *lane, ren__op
     uint64_t pixels = (uint64_t)x[1] * (uint64_t)x[2];
     uint64_t channels = (uint64_t)x[3];
     (void)workspace;
-    return REN__CUDA(
-        dev, NULL,
-        forward
-            ? ren__cuda_k_global_avg_forward(lane->stream, o[0], o[1], batch, pixels, channels)
-            : ren__cuda_k_global_avg_backward(lane->stream, o[0], o[1], batch, pixels, channels));
+    return REN__CUDA(dev, NULL,
+                     ren__cuda_k_global_avg(lane->stream, dtype_of(op), forward, o[0], o[1], batch,
+                                            pixels, channels));
 }
 
 /* ------------------------------------------------------------------ columns */
@@ -172,15 +193,21 @@ static ren_status global_average(ren__device *dev, ren__cuda_lane *lane, ren__op
 static ren_status bias_gradient(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                                 void *const o[REN__OPERANDS], void *workspace)
 {
-    return REN__CUDA(dev, NULL,
-                     ren__cuda_k_column_sum(lane->stream, o[0], o[1], rows_of(op, 0),
-                                            channels_of(op, 0), workspace));
+    ren__column_sum c = {.dtype = dtype_of(op),
+                         .dy = o[0],
+                         .sums = o[1],
+                         .rows = rows_of(op, 0),
+                         .channels = channels_of(op, 0)};
+    return REN__CUDA(dev, NULL, ren__cuda_k_column_sum(lane->stream, &c, workspace));
 }
 
 static ren_status norm_train(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                              void *const o[REN__OPERANDS], void *workspace)
 {
-    ren__norm_train p = {.x = o[0],
+    ren__norm_train p = {.dtype = dtype_of(op),
+                         .relu = op->desc.fused_activation != 0,
+                         .x = o[0],
+                         .other = optional(op, o, 10),
                          .weight = o[1],
                          .bias = o[2],
                          .running_mean = o[3],
@@ -200,12 +227,17 @@ static ren_status norm_train(ren__device *dev, ren__cuda_lane *lane, ren__op *op
 static ren_status norm_backward(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                                 void *const o[REN__OPERANDS], void *workspace)
 {
-    ren__norm_backward p = {.dy = o[0],
+    ren__norm_backward p = {.dtype = dtype_of(op),
+                            .gate = op->desc.fused_activation != 0,
+                            .dy = o[0],
                             .x = o[1],
+                            .y = optional(op, o, 8),
                             .weight = o[2],
+                            .bias = optional(op, o, 10),
                             .mean = o[3],
                             .rstd = o[4],
                             .dx = o[5],
+                            .dother = optional(op, o, 9),
                             .dweight = o[6],
                             .dbias = o[7],
                             .rows = rows_of(op, 0),
@@ -217,10 +249,39 @@ static ren_status norm_backward(ren__device *dev, ren__cuda_lane *lane, ren__op 
 static ren_status norm_eval(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                             void *const o[REN__OPERANDS], void *workspace)
 {
+    ren__norm_eval p = {.dtype = dtype_of(op),
+                        .relu = op->desc.fused_activation != 0,
+                        .x = o[0],
+                        .other = optional(op, o, 10),
+                        .y = o[5],
+                        .weight = o[1],
+                        .bias = o[2],
+                        .running_mean = o[3],
+                        .running_var = o[4],
+                        .rows = rows_of(op, 0),
+                        .channels = channels_of(op, 0),
+                        .eps = op->desc.eps};
     (void)workspace;
-    return REN__CUDA(dev, NULL,
-                     ren__cuda_k_norm_eval(lane->stream, o[0], o[1], o[2], o[3], o[4], op->desc.eps,
-                                           o[5], rows_of(op, 0), channels_of(op, 0)));
+    return REN__CUDA(dev, NULL, ren__cuda_k_norm_eval(lane->stream, &p));
+}
+
+static ren_status norm_fold(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
+                            void *const o[REN__OPERANDS], void *workspace)
+{
+    uint64_t outputs = (uint64_t)op->desc.operand[0].dims[0];
+    ren__norm_fold p = {.w = o[0],
+                        .weight = o[1],
+                        .bias = o[2],
+                        .running_mean = o[3],
+                        .running_var = o[4],
+                        .b = optional(op, o, 5),
+                        .out = o[6],
+                        .out_bias = o[7],
+                        .outputs = outputs,
+                        .inner = count_of(op, 0) / outputs,
+                        .eps = op->desc.eps};
+    (void)workspace;
+    return REN__CUDA(dev, NULL, ren__cuda_k_norm_fold(lane->stream, &p));
 }
 
 /* ------------------------------------------------------------------ losses */
@@ -284,11 +345,12 @@ static const struct {
     [REN__OP_AVG_POOL_BWD] = {avg_backward, 1},
     [REN__OP_GLOBAL_AVG_FWD] = {global_average, 1},
     [REN__OP_GLOBAL_AVG_BWD] = {global_average, 1},
-    [REN__OP_BATCH_NORM_TRAIN] = {norm_train, 3},
-    [REN__OP_BATCH_NORM_BWD] = {norm_backward, 3},
+    [REN__OP_BATCH_NORM_TRAIN] = {norm_train, 2},
+    [REN__OP_BATCH_NORM_BWD] = {norm_backward, 2},
     [REN__OP_BATCH_NORM_EVAL] = {norm_eval, 1},
+    [REN__OP_BATCH_NORM_FOLD] = {norm_fold, 1},
     [REN__OP_ACT_FWD] = {act_forward, 1},
-    [REN__OP_ACT_BWD] = {act_backward, 1},
+    [REN__OP_ACT_BWD] = {act_backward, 2},
     [REN__OP_DROPOUT_FWD] = {dropout, 1},
     [REN__OP_DROPOUT_BWD] = {dropout, 1},
     [REN__OP_ADD] = {add, 1},
@@ -307,10 +369,14 @@ static uint64_t workspace_of(const ren__op *op)
 {
     switch (op->desc.kind) {
     case REN__OP_BIAS_GRAD:
-        return ren__cuda_k_column_sum_scratch(rows_of(op, 0), channels_of(op, 0));
+        return ren__cuda_k_column_sum_scratch(dtype_of(op), rows_of(op, 0), channels_of(op, 0));
+    case REN__OP_ACT_BWD:
+        return op->desc.operand[4].rank ? ren__cuda_k_column_sum_scratch(
+                                              dtype_of(op), rows_of(op, 3), channels_of(op, 3))
+                                        : 0u;
     case REN__OP_BATCH_NORM_TRAIN:
     case REN__OP_BATCH_NORM_BWD:
-        return ren__cuda_k_norm_scratch(rows_of(op, 0), channels_of(op, 0));
+        return ren__cuda_k_norm_scratch(dtype_of(op), rows_of(op, 0), channels_of(op, 0));
     case REN__OP_XENT_FWD:
         return ren__cuda_k_xent_scratch(rows_of(op, 0), channels_of(op, 0));
     case REN__OP_MSE_FWD:
@@ -333,10 +399,15 @@ ren_status ren__cuda_simple_create(ren__device *dev, ren__op *op, ren__op_needs 
     op->launch = table[desc->kind].launch;
     needs->commands = table[desc->kind].commands;
     needs->workspace_bytes = workspace_of(op);
+    if (desc->kind == REN__OP_ACT_BWD && !desc->operand[4].rank) {
+        needs->commands = 1;
+    }
     if (desc->kind == REN__OP_MAX_POOL_FWD && desc->training) {
-        needs->saved_bytes = count_of(op, 1) * sizeof(int32_t);
+        ren__pool_shape shape = pool_shape(desc, &desc->operand[0], &desc->operand[1]);
+        needs->saved_bytes = ren__cuda_k_max_pool_saved(&shape);
     } else if (desc->kind == REN__OP_MAX_POOL_BWD) {
-        needs->saved_bytes = count_of(op, 0) * sizeof(int32_t);
+        ren__pool_shape shape = pool_shape(desc, &desc->operand[4], &desc->operand[0]);
+        needs->saved_bytes = ren__cuda_k_max_pool_saved(&shape);
     }
     return REN_OK;
 }
