@@ -123,7 +123,8 @@ typedef enum ren__fusion {
     REN__FUSE_WEIGHT_BIAS = 1 << 4, /* LINEAR_BWD_WEIGHT, operand `db` */
     REN__FUSE_ACT_BIAS = 1 << 5,    /* ACT_BWD, operand `db` */
     REN__FUSE_HALF_LOSS = 1 << 6, /* XENT, MSE, HUBER read and write 16-bit floats by themselves */
-    REN__FUSE_GELU = 1 << 7       /* LINEAR_FWD, fused_activation: GELU_TANH; inference only */
+    REN__FUSE_GELU = 1 << 7,      /* LINEAR_FWD, fused_activation: GELU_TANH; inference only */
+    REN__FUSE_NORM_GRADS = 1 << 8 /* BATCH_NORM_BWD, operand `more` */
 } ren__fusion;
 
 /* Operation kinds. The operand order is part of the contract: inputs, then ">", then outputs; "?"
@@ -151,11 +152,12 @@ typedef enum ren__fusion {
  *                      10 other?*
  *                      > 5 y  6 mean[C]  7 rstd[C]  8 new_rmean[C]  9 new_rvar[C]
  *                      3 and 8, 4 and 9 may be the same memory; y = act(norm(x) + other)
- * BATCH_NORM_BWD     0 dy  1 x  2 weight  3 mean  4 rstd  8 y?*  10 bias?*
+ * BATCH_NORM_BWD     0 dy  1 x  2 weight  3 mean  4 rstd  8 y?*  10 bias?*  11 more?*
  *                      > 5 dx  6 dweight  7 dbias  9 dother?*
  *                      fused_activation 1: dy counts where the output was positive, which y says
  *                      or, without an `other`, bias; just one of the two is there. dother: the dy
- *                      that counts, only with fused_activation (else it is dy itself)
+ *                      that counts, only with fused_activation (else it is dy itself); so is more:
+ *                      dy + more stands for dy
  * BATCH_NORM_EVAL    0 x  1 weight  2 bias  3 rmean  4 rvar  10 other?*  > 5 y
  * BATCH_NORM_FOLD    0 w (OIHW dims)  1 weight[O]  2 bias[O]  3 rmean[O]  4 rvar[O]  5 b[O]?
  *                      > 6 w (as 0)  7 b[O]

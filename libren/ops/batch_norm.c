@@ -128,9 +128,10 @@ static void batch_norm_backward(ren__emitter *e, uint32_t index)
     ren__tensor_desc x = ren__emit_desc(e, index);
     ren__tensor_desc channel = e->param_descs[n->params[WEIGHT]];
     uint32_t dx = ren__emit_local(e, n, ren__tensor_bytes(&x));
-    uint32_t more = fused->act != REN__NO_NODE && fused->other != REN__NO_NODE ? 2 : 0;
-    ren__task t =
-        batch_norm_op(e, index, REN__OP_BATCH_NORM_BWD, (6 + more) * ren__tensor_bytes(&x));
+    uint32_t more = e->more[fused->tail];
+    uint32_t touched = 6 + (fused->act != REN__NO_NODE && fused->other != REN__NO_NODE ? 2u : 0u) +
+                       (more != REN__NO_VALUE ? 1u : 0u);
+    ren__task t = batch_norm_op(e, index, REN__OP_BATCH_NORM_BWD, touched * ren__tensor_bytes(&x));
     ren__emit_read(&t, 0, dy, &x);
     ren__emit_read(&t, 1, ren__emit_value(e, n->inputs[0]), &x);
     ren__emit_read_param(e, &t, 2, n->params[WEIGHT]);
@@ -143,6 +144,9 @@ static void batch_norm_backward(ren__emitter *e, uint32_t index)
             grad = ren__emit_local(e, n, ren__tensor_bytes(&channel));
         }
         ren__emit_write(&t, 6 + i, grad, &channel);
+    }
+    if (more != REN__NO_VALUE) {
+        ren__emit_read(&t, 11, more, &x);
     }
     uint32_t dother = read_gate(e, &t, index, dy);
     ren__emit_task(e, &t);

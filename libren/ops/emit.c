@@ -217,24 +217,36 @@ void ren__emit_loss_grad(ren__emitter *e, const ren__node *n, uint32_t index, ui
     ren__emit_grad(e, n, index, value);
 }
 
+/* The backward pass of this tensor's node adds a second gradient by itself. */
+static uint32_t takes_two(const ren__emitter *e, uint32_t index)
+{
+    const ren__fused *group = &e->fused[e->fused[index].head];
+    return e->fusions & REN__FUSE_NORM_GRADS && group->act == index &&
+           e->nodes[e->fused[index].head]->kind == REN__NODE_BATCH_NORM;
+}
+
 void ren__emit_grad(ren__emitter *e, const ren__node *n, uint32_t index, uint32_t value)
 {
     if (!e->wants_grad[index]) {
         return;
     }
-    if (e->grads[index] == REN__NO_VALUE) {
-        e->grads[index] = value;
+    uint32_t *into = &e->grads[index];
+    if (*into != REN__NO_VALUE && takes_two(e, index)) {
+        into = &e->more[index];
+    }
+    if (*into == REN__NO_VALUE) {
+        *into = value;
         return;
     }
     ren__tensor_desc desc = ren__emit_desc(e, index);
     uint64_t bytes = ren__tensor_bytes(&desc);
     uint32_t sum = ren__emit_local(e, n, bytes);
     ren__task t = ren__emit_op(e, n, REN__OP_ADD, REN_STREAM_COMP_3, 3 * bytes);
-    ren__emit_read(&t, 0, e->grads[index], &desc);
+    ren__emit_read(&t, 0, *into, &desc);
     ren__emit_read(&t, 1, value, &desc);
     ren__emit_write(&t, 2, sum, &desc);
     ren__emit_task(e, &t);
-    e->grads[index] = sum;
+    *into = sum;
 }
 
 /* ------------------------------------------------------------------ shapes */

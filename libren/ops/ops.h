@@ -13,7 +13,8 @@
  *           tail. Only the tail's output is in memory, and only it has a gradient.
  * Gradients The gradient of a tensor is complete when all nodes that read it have run backward,
  *           which reverse node order guarantees. A second contribution is added out of place, so a
- *           contribution may be shared (the sum's backward pass hands on its own gradient).
+ *           contribution may be shared (the sum's backward pass hands on its own gradient). A
+ *           batch norm with a ReLU may take two and add them itself.
  * Threads   one thread per emitter; families are constant.
  * Precision In mixed precision tensors and their gradients are f16 or bf16 (`precision`), and so
  *           are the weights and biases that linear layers and convolutions read; weights'
@@ -116,6 +117,7 @@ typedef struct ren__emitter {
     uint32_t *values;                   /* by node: the value of its output; an input's as given */
     uint32_t *casts;                    /* by node: the same in the other dtype, or REN__NO_VALUE */
     uint32_t *grads;                    /* by node: the gradient so far, or REN__NO_VALUE */
+    uint32_t *more;                     /* by node: to be added to it by its reader; likewise */
     const uint8_t *wants_grad;          /* by node */
     uint32_t (*saved)[REN__NODE_SAVED]; /* by node */
     const uint32_t *param_values;       /* by parameter */

@@ -36,6 +36,7 @@ static ren_status take_block(ren__diff *d)
     size_t values = carve(&at, nodes, sizeof(uint32_t));
     size_t casts = carve(&at, nodes, sizeof(uint32_t));
     size_t grads = carve(&at, nodes, sizeof(uint32_t));
+    size_t more = carve(&at, nodes, sizeof(uint32_t));
     size_t saved = carve(&at, nodes, sizeof d->saved[0]);
     size_t param_values = carve(&at, params, sizeof(uint32_t));
     size_t param_casts = carve(&at, params, sizeof(uint32_t));
@@ -57,6 +58,7 @@ static ren_status take_block(ren__diff *d)
     d->values = (uint32_t *)(void *)(block + values);
     d->casts = (uint32_t *)(void *)(block + casts);
     d->grads = (uint32_t *)(void *)(block + grads);
+    d->more = (uint32_t *)(void *)(block + more);
     d->saved = (uint32_t(*)[REN__NODE_SAVED])(void *)(block + saved);
     d->param_values = (uint32_t *)(void *)(block + param_values);
     d->param_casts = (uint32_t *)(void *)(block + param_casts);
@@ -332,6 +334,7 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
                       .values = d->values,
                       .casts = d->casts,
                       .grads = d->grads,
+                      .more = d->more,
                       .wants_grad = d->wants_grad,
                       .saved = d->saved,
                       .param_values = d->param_values,
@@ -351,6 +354,7 @@ void ren__diff_emit(ren__diff *d, ren__task_graph *g, int64_t batch)
     decide_groups(d, batch);
     for (uint32_t i = 0; i <= d->target; i++) {
         d->grads[i] = REN__NO_VALUE;
+        d->more[i] = REN__NO_VALUE;
         d->casts[i] = REN__NO_VALUE;
         d->values[i] = REN__NO_VALUE;
         if (d->needed[i]) {

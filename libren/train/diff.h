@@ -39,6 +39,7 @@ typedef struct ren__diff {
     uint32_t *values;      /* by node: the value of its output; an input's is EXTERNAL */
     uint32_t *casts;       /* by node */
     uint32_t *grads;       /* by node */
+    uint32_t *more;        /* by node */
     uint32_t (*saved)[REN__NODE_SAVED];
     uint32_t *param_values; /* by parameter */
     uint32_t *param_casts;  /* by parameter: in `precision` */

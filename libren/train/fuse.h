@@ -40,6 +40,10 @@
  * (weights.h), and the norm is not computed at all. One that takes a sum stays: with it, norm, sum
  * and ReLU are one pass over memory; without it, sum and ReLU would be one of their own.
  *
+ * Gradients of shared tensors. A tensor with two readers, as between two residual blocks, gets two
+ * gradients. Where a batch norm with a ReLU made it, its backward task adds them as it reads them
+ * (NORM_GRADS), and of three the last two are added before.
+ *
  * Biases. The gradient of a linear layer's or convolution's bias is the sum of the gradient behind
  * the layer. When that comes out of an activation's backward task and out of nowhere else, the task
  * can sum it on its way (ACT_BIAS), be the activation in the layer's group or a task of its own. A

@@ -424,26 +424,32 @@ static void check_norm_forward(int forms, ren_dtype dtype, uint32_t rank, const 
     drop_tensors();
 }
 
-/* `keeps` = 0: nobody wants the gradient of what was added. */
+/* `keeps` = 0: nobody wants the gradient of what was added. `more`: the gradient comes in two. */
 static void check_norm_backward(int forms, ren_dtype dtype, uint32_t rank, const int64_t *dims,
-                                int keeps)
+                                int keeps, int more)
 {
     norm n;
     norm_begin(&n, forms, dtype, rank, dims);
+    tensor *second = more ? noise(dtype, rank, dims, 0.7f, -0.3f) : NULL;
+    tensor *dy = n.dy;
+    if (more) {
+        dy = like(n.dy);
+        run(ops_desc(REN__OP_ADD), (tensor *[REN__OPERANDS]){n.dy, second, dy}, 1u << 2);
+    }
     tensor *dx[2] = {like(n.x), like(n.x)};
     tensor *dw[2] = {like(n.weight), like(n.weight)}, *db[2] = {like(n.weight), like(n.weight)};
     tensor *dother = forms & WITH_SUM && keeps ? like(n.x) : NULL;
     tensor *counts = like(n.x);
     ren__op_desc relu = ops_desc(REN__OP_ACT_BWD);
     relu.activation = REN__ACT_RELU;
-    run(relu, (tensor *[REN__OPERANDS]){n.dy, NULL, n.y, counts}, 1u << 3);
+    run(relu, (tensor *[REN__OPERANDS]){dy, NULL, n.y, counts}, 1u << 3);
     run(norm_desc(&n, REN__OP_BATCH_NORM_BWD, 0),
         (tensor *[REN__OPERANDS]){counts, n.x, n.weight, n.mean, n.rstd, dx[1], dw[1], db[1]},
         7u << 5);
     run(norm_desc(&n, REN__OP_BATCH_NORM_BWD, WITH_RELU),
         (tensor *[REN__OPERANDS]){n.dy, n.x, n.weight, n.mean, n.rstd, dx[0], dw[0], db[0],
                                   forms & WITH_SUM ? n.y : NULL, dother,
-                                  forms & WITH_SUM ? NULL : n.bias},
+                                  forms & WITH_SUM ? NULL : n.bias, second},
         7u << 5 | (dother ? 1u << 9 : 0u));
     check("gradient of a norm's input", dtype, dx[0], dx[1]);
     check("gradient of a norm's weight", dtype, dw[0], dw[1]);
@@ -467,7 +473,7 @@ static void test_norm_with_relu(void)
         for (size_t k = 0; k < REN_TEST_COUNT(dtypes); k++) {
             uint32_t rank = norm_shapes[s][2] ? 4 : 2;
             check_norm_forward(WITH_RELU, dtypes[k], rank, norm_shapes[s]);
-            check_norm_backward(WITH_RELU, dtypes[k], rank, norm_shapes[s], 0);
+            check_norm_backward(WITH_RELU, dtypes[k], rank, norm_shapes[s], 0, 0);
         }
     }
 }
@@ -482,8 +488,24 @@ static void test_norm_with_sum(void)
             uint32_t rank = norm_shapes[s][2] ? 4 : 2;
             check_norm_forward(WITH_SUM, dtypes[k], rank, norm_shapes[s]);
             check_norm_forward(WITH_SUM | WITH_RELU, dtypes[k], rank, norm_shapes[s]);
-            check_norm_backward(WITH_SUM | WITH_RELU, dtypes[k], rank, norm_shapes[s], 0);
-            check_norm_backward(WITH_SUM | WITH_RELU, dtypes[k], rank, norm_shapes[s], 1);
+            check_norm_backward(WITH_SUM | WITH_RELU, dtypes[k], rank, norm_shapes[s], 0, 0);
+            check_norm_backward(WITH_SUM | WITH_RELU, dtypes[k], rank, norm_shapes[s], 1, 0);
+        }
+    }
+}
+
+/* The gate is open for both gradients or for none. */
+static void test_norm_with_two_gradients(void)
+{
+    if (!announces(REN__FUSE_NORM_GRADS)) {
+        return;
+    }
+    for (size_t s = 0; s < REN_TEST_COUNT(norm_shapes); s++) {
+        for (size_t k = 0; k < REN_TEST_COUNT(dtypes); k++) {
+            uint32_t rank = norm_shapes[s][2] ? 4 : 2;
+            check_norm_backward(WITH_RELU, dtypes[k], rank, norm_shapes[s], 0, 1);
+            check_norm_backward(WITH_SUM | WITH_RELU, dtypes[k], rank, norm_shapes[s], 0, 1);
+            check_norm_backward(WITH_SUM | WITH_RELU, dtypes[k], rank, norm_shapes[s], 1, 1);
         }
     }
 }
@@ -620,6 +642,7 @@ int main(int argc, char **argv)
         {"test_gate_with_bias", test_gate_with_bias},
         {"test_norm_with_relu", test_norm_with_relu},
         {"test_norm_with_sum", test_norm_with_sum},
+        {"test_norm_with_two_gradients", test_norm_with_two_gradients},
         {"test_norm_folds", test_norm_folds},
         {"test_losses_of_halves", test_losses_of_halves},
     };

@@ -319,7 +319,7 @@ static void cpu_caps(ren__device *dev, ren__device_caps *out)
     out->graphs = 1;
     out->fusions = REN__FUSE_LINEAR_ACT | REN__FUSE_CONV_ACT | REN__FUSE_NORM_ACT |
                    REN__FUSE_NORM_ADD | REN__FUSE_WEIGHT_BIAS | REN__FUSE_ACT_BIAS |
-                   REN__FUSE_HALF_LOSS | REN__FUSE_GELU;
+                   REN__FUSE_HALF_LOSS | REN__FUSE_GELU | REN__FUSE_NORM_GRADS;
     out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0u;
     out->costs = costs_of(dev);
 }

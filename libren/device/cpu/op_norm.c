@@ -89,39 +89,57 @@ static void finish_output(const ren__op *op, void *const *operands, unsigned cha
     }
 }
 
-static void gate_by_output(float *restrict out, const float *restrict dy, const float *restrict y,
-                           size_t n)
+/* Up to RUN elements of the gradient, which comes in one piece or two. */
+static void load_gradient(float g[RUN], const float *dy, const float *more, size_t count)
 {
+    memcpy(g, dy, count * sizeof g[0]);
+    if (more && count == RUN) {
+        for (size_t k = 0; k < RUN; k++) {
+            g[k] += more[k];
+        }
+        return;
+    }
+    for (size_t k = 0; more && k < count; k++) {
+        g[k] += more[k];
+    }
+}
+
+static void gate_by_output(float *restrict out, const float *restrict dy,
+                           const float *restrict more, const float *restrict y, size_t n)
+{
+    float g[RUN];
     size_t i = 0;
     for (; i + RUN <= n; i += RUN) {
+        load_gradient(g, dy + i, more ? more + i : NULL, RUN);
         for (size_t k = 0; k < RUN; k++) {
-            const float g = dy[i + k];
             const float v = y[i + k];
-            out[i + k] = v > 0.0f ? g : 0.0f;
+            out[i + k] = v > 0.0f ? g[k] : 0.0f;
         }
     }
-    for (; i < n; i++) {
-        out[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+    load_gradient(g, dy + i, more ? more + i : NULL, n - i);
+    for (size_t k = 0; k < n - i; k++) {
+        out[i + k] = y[i + k] > 0.0f ? g[k] : 0.0f;
     }
 }
 
 /* One row: the output is computed again, which costs less than reading it. */
-static void gate_row(float *restrict out, const float *restrict dy, const float *restrict x,
-                     const float *restrict mean, const float *restrict scale,
-                     const float *restrict bias, size_t channels)
+static void gate_row(float *restrict out, const float *restrict dy, const float *restrict more,
+                     const float *restrict x, const float *restrict mean,
+                     const float *restrict scale, const float *restrict bias, size_t channels)
 {
+    float g[RUN];
     size_t c = 0;
     for (; c + RUN <= channels; c += RUN) {
+        load_gradient(g, dy + c, more ? more + c : NULL, RUN);
         for (size_t k = 0; k < RUN; k++) {
-            const float g = dy[c + k];
             const float v = (x[c + k] - mean[c + k]) * scale[c + k] + bias[c + k];
-            out[c + k] = v > 0.0f ? g : 0.0f;
+            out[c + k] = v > 0.0f ? g[k] : 0.0f;
         }
     }
-    for (; c < channels; c++) {
-        const float g = dy[c];
-        const float v = (x[c] - mean[c]) * scale[c] + bias[c];
-        out[c] = v > 0.0f ? g : 0.0f;
+    load_gradient(g, dy + c, more ? more + c : NULL, channels - c);
+    for (size_t k = 0; k < channels - c; k++) {
+        const float v = (x[c + k] - mean[c + k]) * scale[c + k] + bias[c + k];
+        out[c + k] = v > 0.0f ? g[k] : 0.0f;
     }
 }
 
@@ -147,11 +165,12 @@ static void gate(const ren__op *op, void *const *operands, unsigned char *worksp
     const size_t channels = channels_of(op);
     float *out =
         ren__cpu_has(&op->desc, 9) ? operands[9] : (void *)(workspace + vector_bytes(channels));
+    const float *dy = operands[0];
+    const float *more = ren__cpu_has(&op->desc, 11) ? operands[11] : NULL;
     if (ren__cpu_has(&op->desc, 8)) {
-        gate_by_output(out, operands[0], operands[8], n);
+        gate_by_output(out, dy, more, operands[8], n);
         return;
     }
-    const float *dy = operands[0];
     const float *x = operands[1];
     const float *weight = operands[2];
     const float *rstd = operands[4];
@@ -160,7 +179,8 @@ static void gate(const ren__op *op, void *const *operands, unsigned char *worksp
         scale[c] = weight[c] * rstd[c];
     }
     for (size_t i = 0; i < n; i += channels) {
-        gate_row(out + i, dy + i, x + i, operands[3], scale, operands[10], channels);
+        gate_row(out + i, dy + i, more ? more + i : NULL, x + i, operands[3], scale, operands[10],
+                 channels);
     }
 }
 
@@ -360,14 +380,18 @@ static ren_status check_fusion(ren__cpu_build *b, int64_t channels)
         return ren__cpu_has(d, 10) ? ren__cpu_expect_same(b, 10, 0) : REN_OK;
     }
     if (!d->fused_activation) {
-        return REN_OK;
+        return ren__cpu_has(d, 11)
+                   ? REN__CPU_FAIL(b->err, REN_ERR_SHAPE, "operand 11 needs a fused activation")
+                   : REN_OK;
     }
     if (ren__cpu_has(d, 8) == ren__cpu_has(d, 10)) {
         return REN__CPU_FAIL(b->err, REN_ERR_SHAPE,
                              "the gate is operand 8 or 10, just one of them");
     }
-    if (ren__cpu_has(d, 9)) {
-        REN__TRY(ren__cpu_expect_same(b, 9, 0));
+    for (uint32_t i = 9; i <= 11; i += 2) {
+        if (ren__cpu_has(d, i)) {
+            REN__TRY(ren__cpu_expect_same(b, i, 0));
+        }
     }
     return ren__cpu_has(d, 8) ? ren__cpu_expect_same(b, 8, 0)
                               : ren__cpu_expect(b, 10, REN_F32, 1, &channels);
