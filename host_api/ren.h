@@ -1083,6 +1083,20 @@ REN_API ren_status ren_trainer_set_scalar(ren_trainer *t, ren_scalar scalar, flo
 REN_API ren_status ren_input_acquire(ren_trainer *t, const char *input, void **out_ptr,
                                      size_t *out_bytes);
 
+/* Write how a trainer's step is planned, for `batch` rows (0 = the input's dims[0]) and what is
+ * frozen now, as a picture for Graphviz (`dot -Tsvg`). Boxes are tasks: their name, what they do
+ * with what is fused into it, their segment, stream (the colour) and lane. Bold arrows are events,
+ * by number; dotted ones a lane's own order; grey ones data. Where steps accumulate there is a part
+ * for each kind of step. The file is written aside and renamed, as ren_model_save does it. A batch
+ * size not seen before is planned first.
+ * Returns   REN_OK; REN_ERR_SHAPE (batch too large); REN_ERR_IO; REN_ERR_NO_MEMORY;
+ *           REN_ERR_NO_DEVICE_MEMORY; REN_ERR_QUEUE_FULL (no room for another plan while steps of
+ *           all are under way); REN_ERR_INVALID_ARGUMENT; REN_ERR_REENTRANT; REN_ERR_DEVICE_LOST;
+ *           REN_ERR_FORKED
+ * Threads   the one that posts steps.   In callbacks  no.
+ * Blocks    for the file, and for planning.   Allocates  yes. */
+REN_API ren_status ren_plan_dump(ren_trainer *t, uint32_t batch, const char *path, ren_error *err);
+
 typedef struct ren_infer_desc {
     uint32_t struct_size;
     const ren_binding *bindings; /* every input that `output` needs, once */

@@ -97,6 +97,15 @@ ren_status ren_input_acquire(ren_trainer *t, const char *input, void **out_ptr, 
     return ren__trainer_acquire(t, input, out_ptr, out_bytes);
 }
 
+ren_status ren_plan_dump(ren_trainer *t, uint32_t batch, const char *path, ren_error *err)
+{
+    if (!t || !path || !*path) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "%s is %s", t ? "path" : "t",
+                         t && path ? "empty" : "NULL");
+    }
+    return ren__trainer_dump(t, batch, path, err);
+}
+
 /* ------------------------------------------------------------------ inference */
 
 static ren_status check_infer(const ren_model *m, const ren_infer_desc *d)

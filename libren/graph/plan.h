@@ -201,9 +201,10 @@ uint32_t ren__plan_task_place(const ren__plan *plan, uint32_t task);
 /* Address of a LOCAL or FIXED value after resolve; NULL for EXTERNAL, and for a LOCAL value that no
  * task touches. */
 void *ren__plan_address(const ren__plan *plan, uint32_t value);
-/* Graphviz DOT: streams as colours, events as edges. Writes at most `bytes`, NUL-terminated;
- * returns the length needed without the NUL. */
-size_t ren__plan_dump(const ren__plan *plan, char *out, size_t bytes);
+/* Graphviz DOT: streams as colours, events as edges, a cluster for each plan. Writes at most
+ * `bytes`, NUL-terminated; returns the length needed without the NUL. */
+size_t ren__plan_dump(const ren__plan *const *plans, const char *const *titles, uint32_t count,
+                      char *out, size_t bytes);
 /* What a task does, in a word: "conv_fwd", "copy"; static. */
 const char *ren__task_verb(const ren__task *task);
 

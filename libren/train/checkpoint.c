@@ -3,10 +3,8 @@
  *
  * Purpose   See checkpoint.h.
  * Threads   See checkpoint.h.
- * Save      The parameters are read as one version, then written to a temporary file in the folder
- *           of `path`: a rename replaces a file at once only within one file system. The file is on
- *           the disk before the rename, and the folder after it, so that a crash leaves the old
- *           file or the new one. Data begin at a multiple of 8 bytes, and lie in the order of the
+ * Save      The parameters are read as one version, then written as file.h says. Data begin at a
+ * multiple of 8 bytes, and lie in the order of the
  *           model's making.
  * Load      Every check is made before the model is touched: the header against the format, the
  *           model against the header, and the data read to the end. Then all parameters change
@@ -23,19 +21,18 @@
 #include <unistd.h>
 
 #include "../core/error.h"
+#include "file.h"
 #include "safetensors.h"
 
 enum {
     DATA_ALIGN = 8,
-    TEMPORARY_TRIES = 1000,
-    TEMPORARY_EXTRA = 64,    /* room for the temporary file's own part of its name */
-    TRANSFER_BYTES = 1 << 30 /* most bytes of one read or write call */
+    TRANSFER_BYTES = 1 << 30 /* most bytes of one read call */
 };
 
 #define IO_FAIL(err, code, ...)                                                                    \
     ren__error_set((err), REN_ERR_IO, (code), __FILE__, __LINE__, __VA_ARGS__)
 
-/* ------------------------------------------------------------------ whole reads and writes */
+/* ------------------------------------------------------------------ whole reads */
 
 /* 0, or an errno; EIO for a file that ended early. */
 static int read_all(int fd, void *data, uint64_t bytes, uint64_t offset)
@@ -55,31 +52,6 @@ static int read_all(int fd, void *data, uint64_t bytes, uint64_t offset)
         }
     }
     return 0;
-}
-
-static int write_all(int fd, const void *data, uint64_t bytes)
-{
-    const unsigned char *at = data;
-    while (bytes > 0) {
-        size_t part = bytes < TRANSFER_BYTES ? (size_t)bytes : TRANSFER_BYTES;
-        ssize_t n = write(fd, at, part);
-        if (n >= 0) {
-            at += n;
-            bytes -= (uint64_t)n;
-        } else if (errno != EINTR) {
-            return errno;
-        }
-    }
-    return 0;
-}
-
-static int open_file(const char *path, int flags)
-{
-    int fd;
-    do {
-        fd = open(path, flags | O_CLOEXEC, 0666);
-    } while (fd < 0 && errno == EINTR);
-    return fd;
 }
 
 /* ------------------------------------------------------------------ save: the header */
@@ -182,91 +154,23 @@ static ren_status make_header(ren_model *m, const ren__host_allocator *a, char *
 
 /* ------------------------------------------------------------------ save: the file */
 
-/* The length of the folder part of a path, its slash included; 0 for a bare name. */
-static size_t folder_bytes(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? (size_t)(slash - path) + 1u : 0;
-}
-
-/* Make a file that did not exist. The process id keeps processes apart, the number threads. */
-static int open_temporary(const char *path, char *temporary, size_t room)
-{
-    int fd = -1;
-    for (int try = 0; try < TEMPORARY_TRIES && fd < 0; try++) {
-        (void)snprintf(temporary, room, "%.*s.ren-%ld-%d.tmp", (int)folder_bytes(path), path,
-                       (long)getpid(), try);
-        fd = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL);
-        if (fd < 0 && errno != EEXIST) {
-            break;
-        }
-    }
-    return fd;
-}
-
-/* Make the rename durable. Not every file system can; then the file is as durable as it gets. */
-static void sync_folder(const char *path, char *scratch, size_t room)
-{
-    size_t bytes = folder_bytes(path);
-    (void)snprintf(scratch, room, "%.*s", bytes ? (int)bytes : 1, bytes ? path : ".");
-    int fd = open_file(scratch, O_RDONLY | O_DIRECTORY);
-    if (fd >= 0) {
-        (void)fsync(fd);
-        (void)close(fd);
-    }
-}
-
-static ren_status write_file(const char *path, char *temporary, size_t room, const char *header,
-                             size_t header_bytes, const void *data, uint64_t data_bytes,
-                             ren_error *err)
-{
-    int fd = open_temporary(path, temporary, room);
-    if (fd < 0) {
-        int code = errno;
-        return IO_FAIL(err, code, "cannot make a file in the folder of %.160s (errno %d)", path,
-                       code);
-    }
-    int code = write_all(fd, header, header_bytes);
-    if (!code) {
-        code = write_all(fd, data, data_bytes);
-    }
-    if (!code && fsync(fd) != 0) {
-        code = errno;
-    }
-    if (close(fd) != 0 && !code && errno != EINTR) {
-        code = errno;
-    }
-    if (!code && rename(temporary, path) != 0) {
-        code = errno;
-    }
-    if (code) {
-        (void)unlink(temporary);
-        return IO_FAIL(err, code, "cannot write %.160s (errno %d)", path, code);
-    }
-    sync_folder(path, temporary, room);
-    return REN_OK;
-}
-
 static ren_status save(ren_model *m, const char *path, const char *header, size_t header_bytes,
                        ren_error *err)
 {
     const ren__host_allocator *a = ren__model_allocator(m);
     uint64_t bytes = ren__model_params_bytes(m);
-    size_t room = strlen(path) + TEMPORARY_EXTRA;
-    char *temporary = ren__host_calloc(a, room, 1);
     void *data = ren__host_calloc(a, bytes ? (size_t)bytes : 1u, 1);
     ren_status status;
-    if (!temporary || !data) {
+    if (!data) {
         status = REN__FAIL(err, REN_ERR_NO_MEMORY,
                            "no memory for a copy of the parameters, %" PRIu64 " bytes", bytes);
     } else {
         status = bytes ? ren__model_params_read(m, data, bytes) : REN_OK;
-        status = status == REN_OK
-                     ? write_file(path, temporary, room, header, header_bytes, data, bytes, err)
-                     : REN__FAIL(err, status, "the parameters cannot be read");
+        const ren__file_part parts[] = {{header, header_bytes}, {data, bytes}};
+        status = status == REN_OK ? ren__file_replace(path, a, parts, 2, err)
+                                  : REN__FAIL(err, status, "the parameters cannot be read");
     }
     ren__host_free(a, data, bytes ? (size_t)bytes : 1u, 1);
-    ren__host_free(a, temporary, room, 1);
     return status;
 }
 
@@ -314,7 +218,7 @@ static ren_status open_checkpoint(loading *l, const char *path, ren_error *err)
 {
     struct stat about;
     /* O_NONBLOCK: a pipe without a writer must not hold the caller; for a file it means nothing. */
-    l->fd = open_file(path, O_RDONLY | O_NONBLOCK);
+    l->fd = ren__file_open(path, O_RDONLY | O_NONBLOCK);
     if (l->fd < 0 || fstat(l->fd, &about) != 0) {
         int code = errno;
         return IO_FAIL(err, code, "cannot open %.160s (errno %d)", path, code);

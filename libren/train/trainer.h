@@ -20,6 +20,8 @@ ren_status ren__trainer_acquire(ren_trainer *t, const char *input, void **out_pt
 /* 1 = the submitter waits on the host after each task of a step: what a step without overlap costs.
  * For benchmarks; before the first step. */
 void ren__trainer_set_sync(ren_trainer *t, uint32_t sync);
+/* picture.c */
+ren_status ren__trainer_dump(ren_trainer *t, uint32_t batch, const char *path, ren_error *err);
 
 ren_status ren__infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job);
 ren_status ren__infer_prepare(ren_model *m, ren_tensor output, ren_error *err);

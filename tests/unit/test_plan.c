@@ -560,15 +560,18 @@ static void test_dump_is_cut_at_the_buffer(void)
     ren__plan_config config = fake_config(REN__POLICY_STATIC, 5);
     ren__plan *plan = fake_build(g, &config);
     char text[4096];
-    size_t length = ren__plan_dump(plan, text, sizeof text);
+    const ren__plan *plans[] = {plan, plan};
+    const char *titles[] = {"first", "second"};
+    size_t length = ren__plan_dump(plans, titles, 1, text, sizeof text);
     CU_ASSERT(length < sizeof text);
     CU_ASSERT_EQUAL(strlen(text), length);
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "t0 -> t1 [style=bold label=\"e0\"]"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "dy \\\"quoted\\\""));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "label=\"first\\n2 tasks on 2 lanes, "));
     for (size_t bytes = 0; bytes <= length + 1; bytes++) {
         char cut[4096];
         memset(cut, 'x', sizeof cut);
-        CU_ASSERT_EQUAL(ren__plan_dump(plan, cut, bytes), length);
+        CU_ASSERT_EQUAL(ren__plan_dump(plans, titles, 1, cut, bytes), length);
         CU_ASSERT_EQUAL(cut[bytes], 'x');
         if (bytes) {
             CU_ASSERT_EQUAL(cut[strlen(cut) + 1] == 'x' || strlen(cut) + 1 <= bytes, 1);
