@@ -15,6 +15,12 @@ static __device__ __forceinline__ float ren__sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+/* (1 + tanh(u)) / 2 is the sigmoid of 2 u, which one exponential gives. */
+static __device__ __forceinline__ float ren__gelu_gate(float x)
+{
+    return ren__sigmoid(2.0f * REN_SQRT_2_OVER_PI * (x + REN_GELU_CUBIC * x * x * x));
+}
+
 static __device__ __forceinline__ float ren__act_value(ren__activation activation, float alpha,
                                                        float x)
 {
@@ -32,7 +38,7 @@ static __device__ __forceinline__ float ren__act_value(ren__activation activatio
     case REN__ACT_GELU_ERF:
         return 0.5f * x * (1.0f + erff(x * REN_SQRT_HALF));
     default:
-        return 0.5f * x * (1.0f + tanhf(REN_SQRT_2_OVER_PI * (x + REN_GELU_CUBIC * x * x * x)));
+        return x * ren__gelu_gate(x);
     }
 }
 
@@ -57,9 +63,9 @@ static __device__ __forceinline__ float ren__act_slope(ren__activation activatio
         return 0.5f * (1.0f + erff(x * REN_SQRT_HALF)) +
                x * REN_INVERSE_SQRT_2_PI * expf(-0.5f * x * x);
     default:
-        s = tanhf(REN_SQRT_2_OVER_PI * (x + REN_GELU_CUBIC * x * x * x));
-        return 0.5f * (1.0f + s) + 0.5f * x * (1.0f - s * s) * REN_SQRT_2_OVER_PI *
-                                       (1.0f + 3.0f * REN_GELU_CUBIC * x * x);
+        s = ren__gelu_gate(x);
+        return s + 2.0f * x * s * (1.0f - s) * REN_SQRT_2_OVER_PI *
+                       (1.0f + 3.0f * REN_GELU_CUBIC * x * x);
     }
 }
 

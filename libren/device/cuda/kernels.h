@@ -141,9 +141,10 @@ cudaError_t ren__cuda_k_norm_fold(cudaStream_t stream, const ren__norm_fold *f);
 
 typedef struct ren__norm_backward {
     ren_dtype dtype;
-    int gate; /* dy counts where the output was positive: see y */
     const void *dy, *x;
-    const void *y; /* with a gate: the output, or NULL to compute it from x and bias */
+    /* dy counts where the output was positive: which y says, or bias, from which it is computed
+     * again; at most one of them is there, and without one all of dy counts. */
+    const void *y;
     const float *weight, *bias, *mean, *rstd;
     void *dx, *dother; /* dother may be NULL */
     float *dweight, *dbias;

@@ -34,186 +34,170 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) moments_kernel(t
 {
     __shared__ float shared[REN_COLUMN_SHARED(1)];
     ren__stand s = ren__stand_of<W>(p.sums, p.rows, p.channels);
-    float rows = (float)(s.end - blockIdx.y * p.sums.rows);
     float origin[W] = {0.0f};
     float mean[W] = {0.0f};
     float squares[W] = {0.0f};
     float whole[W];
-    float count = 0.0f;
-    if (s.row < s.end) {
-        ren__unpack<T, W>(ren__read<T, W>(p.x, s.row * p.channels + s.channel), origin);
-    }
-    for (uint64_t row = s.row; row < s.end; row += (uint64_t)s.step * REN_UNROLL) {
+    float count = (float)s.count;
+    float part = s.count ? 1.0f / count : 0.0f;
+    float share = 1.0f / (float)s.rows;
+    for (uint32_t i = 0; i < s.count; i += REN_UNROLL) {
         ren__pack<T, W> x[REN_UNROLL];
-#pragma unroll
-        for (int u = 0; u < REN_UNROLL; u++) {
-            uint64_t r = row + (uint64_t)u * s.step;
-            if (r < s.end) {
-                x[u] = ren__read<T, W>(p.x, r * p.channels + s.channel);
-            }
+        ren__read_some<T, W, REN_UNROLL>(p.x, s, i, x);
+        if (i == 0) {
+            ren__unpack<T, W>(x[0], origin);
         }
 #pragma unroll
         for (int u = 0; u < REN_UNROLL; u++) {
-            float v[W];
-            if (row + (uint64_t)u * s.step >= s.end) {
-                break;
-            }
-            ren__unpack<T, W>(x[u], v);
-            count += 1.0f;
+            if (i + (uint32_t)u < s.count) {
+                float v[W];
+                ren__unpack<T, W>(x[u], v);
 #pragma unroll
-            for (int k = 0; k < W; k++) {
-                float d = v[k] - origin[k];
-                mean[k] += d;
-                squares[k] = fmaf(d, d, squares[k]);
+                for (int k = 0; k < W; k++) {
+                    float d = v[k] - origin[k];
+                    mean[k] += d;
+                    squares[k] = fmaf(d, d, squares[k]);
+                }
             }
         }
     }
 #pragma unroll
     for (int k = 0; k < W; k++) { /* from sums to moments */
-        float sum = mean[k];
-        float part = count > 0.0f ? sum / count : 0.0f;
-        squares[k] = fmaxf(squares[k] - sum * part, 0.0f);
-        mean[k] = origin[k] + part;
+        float d = mean[k] * part;
+        squares[k] = fmaxf(fmaf(-mean[k], d, squares[k]), 0.0f);
+        mean[k] = origin[k] + d;
         whole[k] = count * mean[k];
     }
     ren__column_sums<W>(whole, p.sums.side, shared);
 #pragma unroll
     for (int k = 0; k < W; k++) {
         float d;
-        whole[k] /= rows;
+        whole[k] *= share;
         d = mean[k] - whole[k];
         squares[k] = fmaf(count * d, d, squares[k]);
     }
     ren__column_sums<W>(squares, p.sums.side, shared);
-    if (s.lane == 0) {
+    if (s.lane == 0 && s.channel < p.channels) {
         uint64_t at = blockIdx.y * p.channels + s.channel;
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            if (s.channel + (uint64_t)k < p.channels) {
-                p.partial[at + (uint64_t)k] = whole[k];
-                p.partial[p.sums.splits * p.channels + at + (uint64_t)k] = squares[k];
-            }
+            p.partial[at + (uint64_t)k] = whole[k];
+            p.partial[p.sums.splits * p.channels + at + (uint64_t)k] = squares[k];
         }
     }
 }
 
-static __device__ __forceinline__ float rows_of_split(const ren__tiles &t, uint64_t rows,
-                                                      uint32_t split)
-{
-    uint64_t left = rows - split * t.rows;
-    return (float)(left < t.rows ? left : t.rows);
-}
-
-/* Join the splits of this block's channels; thread i < side W gets those of channel i. */
+/* Join the splits of this block's channels; thread i < side W gets those of channel i. The means
+ * are taken about that of the first split, which is one of them: so what the last subtraction
+ * cancels is at most as many times the result as there are splits. */
 template <typename T, int W>
 static __device__ __forceinline__ void join_moments(const train_params<T> &p, float *shared,
                                                     float *out_mean, float *out_squares)
 {
     uint32_t width = p.sums.side * (uint32_t)W;
-    uint64_t channel = (uint64_t)blockIdx.x * width + threadIdx.x % width;
-    uint32_t first = threadIdx.x / width;
+    uint64_t channel = (uint64_t)blockIdx.x * width + (threadIdx.x & (width - 1u));
     uint32_t step = blockDim.x / width;
     const float *squares = p.partial + p.sums.splits * p.channels;
-    float mean[1] = {0.0f};
-    float sum[1] = {0.0f};
-    if (channel >= p.channels) {
-        first = p.sums.splits;
-    }
+    float origin = 0.0f;
+    float usual = (float)p.sums.rows;
+    float last = (float)(p.rows - (p.sums.splits - 1u) * p.sums.rows);
+    float sums[2] = {0.0f, 0.0f};
+    if (channel < p.channels) {
+        origin = p.partial[channel];
 #pragma unroll 8
-    for (uint32_t k = first; k < p.sums.splits; k += step) {
-        mean[0] += p.partial[k * p.channels + channel] * rows_of_split(p.sums, p.rows, k);
+        for (uint32_t k = threadIdx.x / width; k < p.sums.splits; k += step) {
+            float d = p.partial[k * p.channels + channel] - origin;
+            float rows = k + 1u == p.sums.splits ? last : usual;
+            sums[0] = fmaf(rows, d, sums[0]);
+            sums[1] += fmaf(rows * d, d, squares[k * p.channels + channel]);
+        }
     }
-    ren__column_sums<1>(mean, width, shared);
-    mean[0] /= (float)p.rows;
-#pragma unroll 8
-    for (uint32_t k = first; k < p.sums.splits; k += step) {
-        float d = p.partial[k * p.channels + channel] - mean[0];
-        sum[0] += fmaf(rows_of_split(p.sums, p.rows, k) * d, d, squares[k * p.channels + channel]);
-    }
-    ren__column_sums<1>(sum, width, shared);
-    *out_mean = mean[0];
-    *out_squares = sum[0];
+    ren__column_sums<2>(sums, width, shared);
+    *out_mean = origin + sums[0] / (float)p.rows;
+    *out_squares = fmaxf(sums[1] - sums[0] * (sums[0] / (float)p.rows), 0.0f);
 }
 
-/* The rows of a block, once the constants of its channels are known. */
-template <typename T, int W>
-static __device__ __forceinline__ void
-apply_rows(const T *x, const T *other, T *y, int relu, const ren__stand &s, uint64_t channels,
-           const float mean[W], const float scale[W], const float bias[W])
+/* What a thread has read and not used yet: packs of x, and of `other` when there is one. */
+template <typename T, int W, int U> struct window {
+    ren__pack<T, W> x[U], other[U];
+};
+
+template <typename T, int W, int U, bool HAS_OTHER>
+static __device__ __forceinline__ void read_window(const T *x, const T *other, const ren__stand &s,
+                                                   uint32_t i, window<T, W, U> *w)
 {
-    for (uint64_t row = s.row; row < s.end; row += (uint64_t)s.step * REN_UNROLL) {
-        ren__pack<T, W> in[REN_UNROLL];
-        ren__pack<T, W> more[REN_UNROLL];
-#pragma unroll
-        for (int u = 0; u < REN_UNROLL; u++) {
-            uint64_t r = row + (uint64_t)u * s.step;
-            if (r < s.end) {
-                in[u] = ren__read<T, W>(x, r * channels + s.channel);
-                if (other) {
-                    more[u] = ren__read<T, W>(other, r * channels + s.channel);
-                }
-            }
+    ren__read_some<T, W, U>(x, s, i, w->x);
+    if (HAS_OTHER) {
+        ren__read_some<T, W, U>(other, s, i, w->other);
+    }
+}
+
+/* Write the rows of a block. *w holds what read_window gave for i = 0. */
+template <typename T, int W, int U, bool HAS_OTHER>
+static __device__ __forceinline__ void apply(const T *x, const T *other, T *y, int relu,
+                                             const ren__stand &s, window<T, W, U> *w,
+                                             const float scale[W], const float shift[W])
+{
+    for (uint32_t i = 0; i < s.count; i += U) {
+        if (i > 0) {
+            read_window<T, W, U, HAS_OTHER>(x, other, s, i, w);
         }
 #pragma unroll
-        for (int u = 0; u < REN_UNROLL; u++) {
-            uint64_t r = row + (uint64_t)u * s.step;
-            float v[W];
-            float plus[W];
-            if (r >= s.end) {
-                break;
-            }
-            ren__unpack<T, W>(in[u], v);
-            if (other) {
-                ren__unpack<T, W>(more[u], plus);
-            }
+        for (int u = 0; u < U; u++) {
+            if (i + (uint32_t)u < s.count) {
+                float v[W];
+                float plus[W];
+                ren__unpack<T, W>(w->x[u], v);
+                if (HAS_OTHER) {
+                    ren__unpack<T, W>(w->other[u], plus);
+                }
 #pragma unroll
-            for (int k = 0; k < W; k++) {
-                v[k] = ren__normal(v[k], mean[k], scale[k], bias[k]);
-                v[k] = other ? v[k] + plus[k] : v[k];
-                v[k] = relu ? (v[k] > 0.0f || v[k] != v[k] ? v[k] : 0.0f) : v[k];
+                for (int k = 0; k < W; k++) {
+                    v[k] = ren__normal(v[k], scale[k], shift[k]);
+                    v[k] = HAS_OTHER ? v[k] + plus[k] : v[k];
+                    v[k] = relu && v[k] <= 0.0f ? 0.0f : v[k]; /* NaN stays NaN */
+                }
+                ren__write<T, W>(y, ren__place(s, i + (uint32_t)u), v);
             }
-            ren__write<T, W>(y, r * channels + s.channel, v);
         }
     }
 }
 
-template <typename T, int W>
+template <typename T, int W, bool HAS_OTHER>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) normalise_kernel(train_params<T> p)
 {
+    const int U = HAS_OTHER ? REN_UNROLL / 2 : REN_UNROLL;
     __shared__ float shared[REN_COLUMN_SHARED(1)];
-    __shared__ float of_channel[2][REN_TILE]; /* mean, rstd */
+    alignas(16) __shared__ float of_channel[2][REN_TILE]; /* scale, shift */
     ren__stand s = ren__stand_of<W>(p.apply, p.rows, p.channels);
     uint32_t width = p.sums.side * (uint32_t)W;
-    uint64_t own = (uint64_t)blockIdx.x * width + threadIdx.x;
+    uint64_t own;
+    window<T, W, U> w;
     float scale[W];
-    float bias[W];
-    float mean[W];
-    float of_mean;
+    float shift[W];
+    float mean;
     float squares;
-    join_moments<T, W>(p, shared, &of_mean, &squares);
-    if (threadIdx.x < width) {
+    ren__turn(&s);
+    read_window<T, W, U, HAS_OTHER>(p.x, p.other, s, 0, &w);
+    join_moments<T, W>(p, shared, &mean, &squares);
+    if (ren__owns(width, p.channels, &own)) {
         float rstd = 1.0f / sqrtf(squares / (float)p.rows + p.eps);
-        of_channel[0][threadIdx.x] = of_mean;
-        of_channel[1][threadIdx.x] = rstd;
-        if (blockIdx.y == 0 && own < p.channels) {
+        float of_scale = p.weight[own] * rstd;
+        of_channel[0][threadIdx.x] = of_scale;
+        of_channel[1][threadIdx.x] = ren__shift(mean, of_scale, p.bias[own]);
+        if (blockIdx.y == 0) {
             float unbiased = squares / (p.rows > 1u ? (float)p.rows - 1.0f : 1.0f);
-            p.mean[own] = of_mean;
+            p.mean[own] = mean;
             p.rstd[own] = rstd;
-            p.new_running_mean[own] =
-                (1.0f - p.momentum) * p.running_mean[own] + p.momentum * of_mean;
+            p.new_running_mean[own] = (1.0f - p.momentum) * p.running_mean[own] + p.momentum * mean;
             p.new_running_var[own] =
                 (1.0f - p.momentum) * p.running_var[own] + p.momentum * unbiased;
         }
     }
     __syncthreads();
-    ren__channel_values<W>(p.weight, s.channel, p.channels, scale);
-    ren__channel_values<W>(p.bias, s.channel, p.channels, bias);
-#pragma unroll
-    for (int k = 0; k < W; k++) {
-        mean[k] = of_channel[0][s.pack * W + (uint32_t)k];
-        scale[k] *= of_channel[1][s.pack * W + (uint32_t)k];
-    }
-    apply_rows<T, W>(p.x, p.other, p.y, p.relu, s, p.channels, mean, scale, bias);
+    ren__channel_values<W>(of_channel[0], s.pack, scale);
+    ren__channel_values<W>(of_channel[1], s.pack, shift);
+    apply<T, W, U, HAS_OTHER>(p.x, p.other, p.y, p.relu, s, &w, scale, shift);
 }
 
 /* The scratch must not depend on addresses: room for the more splits of the two walks. */
@@ -223,6 +207,14 @@ uint64_t ren__cuda_k_norm_scratch(ren_dtype dtype, uint64_t rows, uint64_t chann
     uint32_t wide = ren__tiles_of(rows, channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST).splits;
     uint32_t narrow = ren__tiles_of(rows, channels, 1u, REN_NORM_BLOCKS, REN_NORM_LEAST).splits;
     return 2u * (wide > narrow ? wide : narrow) * channels * sizeof(float);
+}
+
+template <typename T, int W>
+static cudaError_t normalise(cudaStream_t stream, dim3 grid, const train_params<T> &p)
+{
+    return p.other
+               ? REN_LAUNCH((normalise_kernel<T, W, true>), grid, REN_COLUMN_THREADS, stream, p)
+               : REN_LAUNCH((normalise_kernel<T, W, false>), grid, REN_COLUMN_THREADS, stream, p);
 }
 
 template <typename T>
@@ -259,9 +251,7 @@ static cudaError_t train(cudaStream_t stream, const ren__norm_train *t, void *pa
         code = wide ? REN_LAUNCH((moments_kernel<T, W>), sums, REN_COLUMN_THREADS, stream, p)
                     : REN_LAUNCH((moments_kernel<T, 1>), sums, REN_COLUMN_THREADS, stream, p);
         if (code == cudaSuccess) {
-            code = wide
-                       ? REN_LAUNCH((normalise_kernel<T, W>), apply, REN_COLUMN_THREADS, stream, p)
-                       : REN_LAUNCH((normalise_kernel<T, 1>), apply, REN_COLUMN_THREADS, stream, p);
+            code = wide ? normalise<T, W>(stream, apply, p) : normalise<T, 1>(stream, apply, p);
         }
     }
     return code;
@@ -284,23 +274,34 @@ template <typename T> struct eval_params {
     int relu;
 };
 
-template <typename T, int W>
+template <typename T, int W, bool HAS_OTHER>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) eval_kernel(eval_params<T> p)
 {
+    const int U = HAS_OTHER ? REN_UNROLL / 2 : REN_UNROLL;
+    alignas(16) __shared__ float of_channel[2][REN_TILE]; /* scale, shift */
     ren__stand s = ren__stand_of<W>(p.tiles, p.rows, p.channels);
-    float mean[W];
+    window<T, W, U> w;
     float scale[W];
-    float bias[W];
-    float var[W];
-    ren__channel_values<W>(p.mean, s.channel, p.channels, mean);
-    ren__channel_values<W>(p.var, s.channel, p.channels, var);
-    ren__channel_values<W>(p.weight, s.channel, p.channels, scale);
-    ren__channel_values<W>(p.bias, s.channel, p.channels, bias);
-#pragma unroll
-    for (int k = 0; k < W; k++) {
-        scale[k] *= 1.0f / sqrtf(var[k] + p.eps);
+    float shift[W];
+    uint64_t own;
+    read_window<T, W, U, HAS_OTHER>(p.x, p.other, s, 0, &w);
+    if (ren__owns(p.tiles.side * (uint32_t)W, p.channels, &own)) {
+        float of_scale = p.weight[own] / sqrtf(p.var[own] + p.eps);
+        of_channel[0][threadIdx.x] = of_scale;
+        of_channel[1][threadIdx.x] = ren__shift(p.mean[own], of_scale, p.bias[own]);
     }
-    apply_rows<T, W>(p.x, p.other, p.y, p.relu, s, p.channels, mean, scale, bias);
+    __syncthreads();
+    ren__channel_values<W>(of_channel[0], s.pack, scale);
+    ren__channel_values<W>(of_channel[1], s.pack, shift);
+    apply<T, W, U, HAS_OTHER>(p.x, p.other, p.y, p.relu, s, &w, scale, shift);
+}
+
+template <typename T, int W>
+static cudaError_t eval_any(cudaStream_t stream, const eval_params<T> &p)
+{
+    dim3 grid(p.tiles.tiles, p.tiles.splits, 1u);
+    return p.other ? REN_LAUNCH((eval_kernel<T, W, true>), grid, REN_COLUMN_THREADS, stream, p)
+                   : REN_LAUNCH((eval_kernel<T, W, false>), grid, REN_COLUMN_THREADS, stream, p);
 }
 
 template <typename T> static cudaError_t eval(cudaStream_t stream, const ren__norm_eval *e)
@@ -316,9 +317,7 @@ template <typename T> static cudaError_t eval(cudaStream_t stream, const ren__no
                         e->running_var,  e->rows,
                         e->channels,     t,
                         e->eps,          e->relu};
-    dim3 grid(t.tiles, t.splits, 1u);
-    return wide ? REN_LAUNCH((eval_kernel<T, W>), grid, REN_COLUMN_THREADS, stream, p)
-                : REN_LAUNCH((eval_kernel<T, 1>), grid, REN_COLUMN_THREADS, stream, p);
+    return wide ? eval_any<T, W>(stream, p) : eval_any<T, 1>(stream, p);
 }
 
 cudaError_t ren__cuda_k_norm_eval(cudaStream_t stream, const ren__norm_eval *e)

@@ -15,6 +15,10 @@
 #define FEW_ROWS  32u /* batches of at most this many rows: see few_kernel */
 #define FEW_LANES 8u
 #define FEW_OWN   (FEW_ROWS / FEW_LANES)
+#define UNROLL    2 /* packs of each tensor that a thread has under way */
+
+/* What is in shared memory is to be read again, and not kept in registers from before. */
+#define RELOAD() asm volatile("" ::: "memory")
 
 template <typename T> struct backward_params {
     const T *dy, *x, *y;
@@ -25,101 +29,126 @@ template <typename T> struct backward_params {
     uint64_t rows, channels;
     ren__tiles sums, apply; /* of the two kernels; the same side */
     float eps;
-    int gate;
 };
 
-/* The dy that counts, in place. y: the output when p.y, else computed again. */
-template <typename T, int W>
-static __device__ __forceinline__ void gate(const backward_params<T> &p, const float x[W],
-                                            const float y[W], const float mean[W],
-                                            const float scale[W], const float bias[W], float g[W])
+/* How a kernel learns where the output was positive. */
+enum gate_by {
+    GATE_NONE,
+    GATE_Y,   /* the output is given */
+    GATE_BIAS /* it is computed again */
+};
+
+/* Constants of a block's channels, in shared memory: a thread of eight channels has no registers to
+ * spare for them. */
+enum constant {
+    MEAN,
+    SCALE,
+    SHIFT,
+    BY_X, /* dx = SCALE g + BY_X x + PLUS */
+    PLUS,
+    CONSTANTS
+};
+
+typedef float constants[CONSTANTS][REN_TILE];
+
+/* What a thread has read and not used yet. */
+template <typename T, int W> struct window {
+    ren__pack<T, W> g[UNROLL], x[UNROLL], y[UNROLL];
+};
+
+template <typename T, int W, gate_by BY>
+static __device__ __forceinline__ void read_window(const backward_params<T> &p, const ren__stand &s,
+                                                   uint32_t i, window<T, W> *w)
 {
-    if (!p.gate) {
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < W; k++) {
-        float out = p.y ? y[k] : ren__rounded<T>(ren__normal(x[k], mean[k], scale[k], bias[k]));
-        g[k] = out > 0.0f ? g[k] : 0.0f;
+    ren__read_some<T, W, UNROLL>(p.dy, s, i, w->g);
+    ren__read_some<T, W, UNROLL>(p.x, s, i, w->x);
+    if (BY == GATE_Y) {
+        ren__read_some<T, W, UNROLL>(p.y, s, i, w->y);
     }
 }
 
-/* Packs of one thread that are under way: dy, x and with a gate by it y. */
-template <typename T, int W> struct window {
-    ren__pack<T, W> g[REN_UNROLL], x[REN_UNROLL], y[REN_UNROLL];
-};
-
-template <typename T, int W>
-static __device__ __forceinline__ void read_window(const backward_params<T> &p, const ren__stand &s,
-                                                   uint64_t row, window<T, W> *w)
+/* The pack u of a window: x, and the dy that counts. */
+template <typename T, int W, gate_by BY>
+static __device__ __forceinline__ void counted(const window<T, W> &w, int u, uint32_t pack,
+                                               const constants &of_channel, float x[W], float g[W])
 {
+    float out[W];
+    ren__unpack<T, W>(w.g[u], g);
+    ren__unpack<T, W>(w.x[u], x);
+    if (BY == GATE_Y) {
+        ren__unpack<T, W>(w.y[u], out);
+    } else if (BY == GATE_BIAS) {
+        float scale[W];
+        ren__channel_values<W>(of_channel[SCALE], pack, scale);
+        ren__channel_values<W>(of_channel[SHIFT], pack, out);
 #pragma unroll
-    for (int u = 0; u < REN_UNROLL; u++) {
-        uint64_t r = row + (uint64_t)u * s.step;
-        if (r < s.end) {
-            w->g[u] = ren__read<T, W>(p.dy, r * p.channels + s.channel);
-            w->x[u] = ren__read<T, W>(p.x, r * p.channels + s.channel);
-            if (p.y) {
-                w->y[u] = ren__read<T, W>(p.y, r * p.channels + s.channel);
-            }
+        for (int k = 0; k < W; k++) {
+            out[k] = ren__rounded<T>(ren__normal(x[k], scale[k], out[k]));
+        }
+    }
+    if (BY != GATE_NONE) {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            g[k] = out[k] > 0.0f ? g[k] : 0.0f;
         }
     }
 }
 
-template <typename T, int W>
-static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
+template <typename T, gate_by BY>
+static __device__ __forceinline__ void set_gate(const backward_params<T> &p, uint64_t own,
+                                                constants &of_channel)
+{
+    float scale = p.weight[own] * p.rstd[own];
+    of_channel[MEAN][threadIdx.x] = p.mean[own];
+    of_channel[SCALE][threadIdx.x] = scale;
+    if (BY == GATE_BIAS) {
+        of_channel[SHIFT][threadIdx.x] = ren__shift(p.mean[own], scale, p.bias[own]);
+    }
+}
+
+template <typename T, int W, gate_by BY>
+static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
     backward_sum_kernel(backward_params<T> p)
 {
     __shared__ float shared[REN_COLUMN_SHARED(2)];
+    alignas(16) __shared__ constants of_channel;
     ren__stand s = ren__stand_of<W>(p.sums, p.rows, p.channels);
     float sum[2 * W] = {0.0f}; /* of g, then of g (x - mean) */
-    float mean[W];
-    float scale[W];
-    float bias[W] = {0.0f};
-    ren__channel_values<W>(p.mean, s.channel, p.channels, mean);
-    if (p.bias) {
-        float rstd[W];
-        ren__channel_values<W>(p.rstd, s.channel, p.channels, rstd);
-        ren__channel_values<W>(p.weight, s.channel, p.channels, scale);
-        ren__channel_values<W>(p.bias, s.channel, p.channels, bias);
-#pragma unroll
-        for (int k = 0; k < W; k++) {
-            scale[k] *= rstd[k];
-        }
+    window<T, W> w;
+    uint64_t own;
+    read_window<T, W, BY>(p, s, 0, &w);
+    if (ren__owns(p.sums.side * (uint32_t)W, p.channels, &own)) {
+        set_gate<T, BY>(p, own, of_channel);
     }
-    for (uint64_t row = s.row; row < s.end; row += (uint64_t)s.step * REN_UNROLL) {
-        window<T, W> w;
-        read_window<T, W>(p, s, row, &w);
+    __syncthreads();
+    for (uint32_t i = 0; i < s.count; i += UNROLL) {
+        float mean[W];
+        if (i > 0) {
+            read_window<T, W, BY>(p, s, i, &w);
+        }
+        RELOAD();
+        ren__channel_values<W>(of_channel[MEAN], s.pack, mean);
 #pragma unroll
-        for (int u = 0; u < REN_UNROLL; u++) {
-            float g[W];
-            float x[W];
-            float y[W];
-            if (row + (uint64_t)u * s.step >= s.end) {
-                break;
-            }
-            ren__unpack<T, W>(w.g[u], g);
-            ren__unpack<T, W>(w.x[u], x);
-            if (p.y) {
-                ren__unpack<T, W>(w.y[u], y);
-            }
-            gate<T, W>(p, x, y, mean, scale, bias, g);
+        for (int u = 0; u < UNROLL; u++) {
+            if (i + (uint32_t)u < s.count) {
+                float g[W];
+                float x[W];
+                counted<T, W, BY>(w, u, s.pack, of_channel, x, g);
 #pragma unroll
-            for (int k = 0; k < W; k++) {
-                sum[k] += g[k];
-                sum[W + k] = fmaf(g[k], x[k] - mean[k], sum[W + k]);
+                for (int k = 0; k < W; k++) {
+                    sum[k] += g[k];
+                    sum[W + k] = fmaf(g[k], x[k] - mean[k], sum[W + k]);
+                }
             }
         }
     }
     ren__column_sums<2 * W>(sum, p.sums.side, shared);
-    if (s.lane == 0) {
+    if (s.lane == 0 && s.channel < p.channels) {
         uint64_t at = blockIdx.y * p.channels + s.channel;
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            if (s.channel + (uint64_t)k < p.channels) {
-                p.partial[at + (uint64_t)k] = sum[k];
-                p.partial[p.sums.splits * p.channels + at + (uint64_t)k] = sum[W + k];
-            }
+            p.partial[at + (uint64_t)k] = sum[k];
+            p.partial[p.sums.splits * p.channels + at + (uint64_t)k] = sum[W + k];
         }
     }
 }
@@ -130,7 +159,7 @@ static __device__ __forceinline__ void join_sums(const backward_params<T> &p, fl
                                                  float out[2])
 {
     uint32_t width = p.sums.side * (uint32_t)W;
-    uint64_t channel = (uint64_t)blockIdx.x * width + threadIdx.x % width;
+    uint64_t channel = (uint64_t)blockIdx.x * width + (threadIdx.x & (width - 1u));
     uint32_t step = blockDim.x / width;
     const float *product = p.partial + p.sums.splits * p.channels;
     out[0] = out[1] = 0.0f;
@@ -144,81 +173,76 @@ static __device__ __forceinline__ void join_sums(const backward_params<T> &p, fl
     ren__column_sums<2>(out, width, shared);
 }
 
-/* dx is linear in g and x: scale g + by_x (x - mean) + plus. */
-template <int W> struct slopes {
-    float mean[W], scale[W], bias[W], by_x[W], plus[W];
-};
-
-template <typename T, int W>
-static __device__ __forceinline__ void apply_window(const backward_params<T> &p,
-                                                    const ren__stand &s, uint64_t row,
-                                                    const window<T, W> &w, const slopes<W> &c)
+/* The constants of dx, and the gradients of weight and bias, from the joined sums. */
+template <typename T>
+static __device__ __forceinline__ void set_slopes(const backward_params<T> &p, uint64_t own,
+                                                  const float sums[2], constants &of_channel)
 {
-#pragma unroll
-    for (int u = 0; u < REN_UNROLL; u++) {
-        uint64_t r = row + (uint64_t)u * s.step;
-        float g[W];
-        float x[W];
-        float y[W];
-        if (r >= s.end) {
-            break;
-        }
-        ren__unpack<T, W>(w.g[u], g);
-        ren__unpack<T, W>(w.x[u], x);
-        if (p.y) {
-            ren__unpack<T, W>(w.y[u], y);
-        }
-        gate<T, W>(p, x, y, c.mean, c.scale, c.bias, g);
-        if (p.dother) {
-            ren__write<T, W>(p.dother, r * p.channels + s.channel, g);
-        }
-#pragma unroll
-        for (int k = 0; k < W; k++) {
-            g[k] = fmaf(c.scale[k], g[k], fmaf(c.by_x[k], x[k] - c.mean[k], c.plus[k]));
-        }
-        ren__write<T, W>(p.dx, r * p.channels + s.channel, g);
+    float rstd = p.rstd[own];
+    float dweight = sums[1] * rstd;
+    float scale = of_channel[SCALE][threadIdx.x];
+    float by_x = -scale * (dweight * rstd / (float)p.rows);
+    of_channel[BY_X][threadIdx.x] = by_x;
+    of_channel[PLUS][threadIdx.x] =
+        -fmaf(by_x, of_channel[MEAN][threadIdx.x], scale * (sums[0] / (float)p.rows));
+    if (blockIdx.y == 0) {
+        p.dbias[own] = sums[0];
+        p.dweight[own] = dweight;
     }
 }
 
-template <typename T, int W>
-static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
+template <typename T, int W, gate_by BY>
+static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
     backward_data_kernel(backward_params<T> p)
 {
     __shared__ float shared[REN_COLUMN_SHARED(2)];
-    __shared__ float of_channel[2][REN_TILE]; /* dbias / rows, dweight rstd / rows */
+    alignas(16) __shared__ constants of_channel;
     ren__stand s = ren__stand_of<W>(p.apply, p.rows, p.channels);
-    uint32_t width = p.sums.side * (uint32_t)W;
-    uint64_t own = (uint64_t)blockIdx.x * width + threadIdx.x;
+    window<T, W> w;
     float sums[2];
-    slopes<W> c;
+    uint64_t own;
+    ren__turn(&s);
+    read_window<T, W, BY>(p, s, 0, &w);
     join_sums<T, W>(p, shared, sums);
-    if (threadIdx.x < width) {
-        float rstd = own < p.channels ? p.rstd[own] : 0.0f;
-        float dweight = sums[1] * rstd;
-        of_channel[0][threadIdx.x] = sums[0] / (float)p.rows;
-        of_channel[1][threadIdx.x] = dweight * rstd / (float)p.rows;
-        if (blockIdx.y == 0 && own < p.channels) {
-            p.dbias[own] = sums[0];
-            p.dweight[own] = dweight;
-        }
+    if (ren__owns(p.sums.side * (uint32_t)W, p.channels, &own)) {
+        set_gate<T, BY>(p, own, of_channel);
+        set_slopes<T>(p, own, sums, of_channel);
     }
     __syncthreads();
-    ren__channel_values<W>(p.rstd, s.channel, p.channels, c.by_x);
-    ren__channel_values<W>(p.mean, s.channel, p.channels, c.mean);
-    ren__channel_values<W>(p.weight, s.channel, p.channels, c.scale);
-    if (p.bias) {
-        ren__channel_values<W>(p.bias, s.channel, p.channels, c.bias);
-    }
+    for (uint32_t i = 0; i < s.count; i += UNROLL) {
+        if (i > 0) {
+            read_window<T, W, BY>(p, s, i, &w);
+        }
+        RELOAD();
 #pragma unroll
-    for (int k = 0; k < W; k++) {
-        c.scale[k] *= c.by_x[k];
-        c.plus[k] = -c.scale[k] * of_channel[0][s.pack * W + (uint32_t)k];
-        c.by_x[k] = -c.scale[k] * of_channel[1][s.pack * W + (uint32_t)k];
-    }
-    for (uint64_t row = s.row; row < s.end; row += (uint64_t)s.step * REN_UNROLL) {
-        window<T, W> w;
-        read_window<T, W>(p, s, row, &w);
-        apply_window<T, W>(p, s, row, w, c);
+        for (int u = 0; u < UNROLL; u++) {
+            if (i + (uint32_t)u < s.count) {
+                float g[W];
+                float x[W];
+                float c[W];
+                uint64_t at = ren__place(s, i + (uint32_t)u);
+                counted<T, W, BY>(w, u, s.pack, of_channel, x, g);
+                if (BY != GATE_NONE && p.dother) {
+                    ren__write<T, W>(p.dother, at, g);
+                }
+                ren__channel_values<W>(of_channel[SCALE], s.pack, c);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    g[k] *= c[k];
+                }
+                ren__channel_values<W>(of_channel[BY_X], s.pack, c);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    g[k] = fmaf(c[k], x[k], g[k]);
+                }
+                ren__channel_values<W>(of_channel[PLUS], s.pack, c);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    g[k] += c[k];
+                }
+                ren__write<T, W>(p.dx, at, g);
+            }
+        }
     }
 }
 
@@ -258,14 +282,16 @@ template <typename T> static __global__ void few_kernel(backward_params<T> p)
     int own = 0;
     for (uint64_t r = lane; c < p.channels && r < p.rows; r += FEW_LANES, own++) {
         uint64_t i = r * p.channels + c;
-        float in[1] = {ren__widen(p.x[i])};
-        float dy[1] = {ren__widen(p.dy[i])};
-        float y[1] = {p.y ? ren__widen(p.y[i]) : 0.0f};
-        float bias[1] = {p.bias ? p.bias[c] : 0.0f};
-        float scale[1] = {p.weight[c] * p.rstd[c]};
-        gate<T, 1>(p, in, y, &p.mean[c], scale, bias, dy);
-        x[own] = in[0];
-        g[own] = dy[0];
+        float in = ren__widen(p.x[i]);
+        float scale = p.weight[c] * p.rstd[c];
+        float out = 1.0f;
+        if (p.y) {
+            out = ren__widen(p.y[i]);
+        } else if (p.bias) {
+            out = ren__rounded<T>(ren__normal(in, scale, ren__shift(p.mean[c], scale, p.bias[c])));
+        }
+        x[own] = (double)in;
+        g[own] = out > 0.0f ? (double)ren__widen(p.dy[i]) : 0.0;
         mean += x[own];
         sum += g[own];
     }
@@ -292,6 +318,27 @@ template <typename T> static __global__ void few_kernel(backward_params<T> p)
     }
 }
 
+template <typename T, int W, gate_by BY>
+static cudaError_t backward_by(cudaStream_t stream, const backward_params<T> &p)
+{
+    dim3 sums(p.sums.tiles, p.sums.splits, 1u);
+    dim3 apply(p.apply.tiles, p.apply.splits, 1u);
+    cudaError_t code =
+        REN_LAUNCH((backward_sum_kernel<T, W, BY>), sums, REN_COLUMN_THREADS, stream, p);
+    if (code == cudaSuccess) {
+        code = REN_LAUNCH((backward_data_kernel<T, W, BY>), apply, REN_COLUMN_THREADS, stream, p);
+    }
+    return code;
+}
+
+template <typename T, int W>
+static cudaError_t backward_any(cudaStream_t stream, const backward_params<T> &p)
+{
+    return p.y      ? backward_by<T, W, GATE_Y>(stream, p)
+           : p.bias ? backward_by<T, W, GATE_BIAS>(stream, p)
+                    : backward_by<T, W, GATE_NONE>(stream, p);
+}
+
 template <typename T>
 static cudaError_t backward(cudaStream_t stream, const ren__norm_backward *b, void *partial)
 {
@@ -300,7 +347,6 @@ static cudaError_t backward(cudaStream_t stream, const ren__norm_backward *b, vo
                ren__aligned16(b->dx) && ren__aligned16(b->y) && ren__aligned16(b->dother);
     uint32_t width = wide ? (uint32_t)W : 1u;
     backward_params<T> p;
-    cudaError_t code;
     p.dy = (const T *)b->dy;
     p.x = (const T *)b->x;
     p.y = (const T *)b->y;
@@ -318,24 +364,11 @@ static cudaError_t backward(cudaStream_t stream, const ren__norm_backward *b, vo
     p.sums = ren__tiles_of(b->rows, b->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
     p.apply = ren__tiles_of(b->rows, b->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
     p.eps = b->eps;
-    p.gate = b->gate;
     if (b->rows <= FEW_ROWS) {
         return REN_LAUNCH(few_kernel<T>, ren__blocks(b->channels, REN_WARP, UINT32_MAX),
                           FEW_LANES * REN_WARP, stream, p);
     }
-    {
-        dim3 sums(p.sums.tiles, p.sums.splits, 1u);
-        dim3 apply(p.apply.tiles, p.apply.splits, 1u);
-        code = wide ? REN_LAUNCH((backward_sum_kernel<T, W>), sums, REN_COLUMN_THREADS, stream, p)
-                    : REN_LAUNCH((backward_sum_kernel<T, 1>), sums, REN_COLUMN_THREADS, stream, p);
-        if (code == cudaSuccess) {
-            code = wide ? REN_LAUNCH((backward_data_kernel<T, W>), apply, REN_COLUMN_THREADS,
-                                     stream, p)
-                        : REN_LAUNCH((backward_data_kernel<T, 1>), apply, REN_COLUMN_THREADS,
-                                     stream, p);
-        }
-    }
-    return code;
+    return wide ? backward_any<T, W>(stream, p) : backward_any<T, 1>(stream, p);
 }
 
 cudaError_t ren__cuda_k_norm_backward(cudaStream_t stream, const ren__norm_backward *b,

@@ -11,6 +11,7 @@
  */
 #include "columns.cuh"
 
+#define ABREAST     3   /* packs that a thread has under way: the places of a window's row, often */
 #define BYTE_PLACES 256 /* most places of a window that a byte can tell apart */
 
 template <typename T> struct pool_params {
@@ -30,6 +31,16 @@ typedef struct place {
 static __device__ __forceinline__ place place_of(uint64_t i, int h, int w, int c)
 {
     place p;
+    if (i >> 32 == 0) { /* three short divisions instead of three long ones */
+        uint32_t left = (uint32_t)i;
+        p.c = (int)(left % (uint32_t)c);
+        left /= (uint32_t)c;
+        p.w = (int)(left % (uint32_t)w);
+        left /= (uint32_t)w;
+        p.h = (int)(left % (uint32_t)h);
+        p.n = (int)(left / (uint32_t)h);
+        return p;
+    }
     p.c = (int)(i % (uint64_t)c);
     i /= (uint64_t)c;
     p.w = (int)(i % (uint64_t)w);
@@ -102,6 +113,19 @@ static __device__ __forceinline__ void write_places(void *saved, int wide, uint6
     }
 }
 
+/* Up to ABREAST packs that lie `channels` apart, `count` at most. */
+template <typename T, int W>
+static __device__ __forceinline__ void read_row(const T *p, int64_t at, int channels, int count,
+                                                ren__pack<T, W> row[ABREAST])
+{
+#pragma unroll
+    for (int u = 0; u < ABREAST; u++) {
+        if (u < count) {
+            row[u] = ren__read<T, W>(p, (uint64_t)(at + (int64_t)u * channels));
+        }
+    }
+}
+
 template <typename T, int W> static __global__ void max_forward_kernel(pool_params<T> p)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
@@ -122,15 +146,21 @@ template <typename T, int W> static __global__ void max_forward_kernel(pool_para
             best[k] = (h0 - top) * p.s.kw + (w0 - left);
         }
         for (int h = h0; h < h1; h++) {
-            for (int w = w0; w < w1; w++) {
-                float v[W];
-                int at = (h - top) * p.s.kw + (w - left);
-                ren__unpack<T, W>(ren__read<T, W>(plane, (uint64_t)(h * p.s.w + w) * p.s.c), v);
+            for (int w = w0; w < w1; w += ABREAST) {
+                ren__pack<T, W> row[ABREAST];
+                read_row<T, W>(plane, (int64_t)(h * p.s.w + w) * p.s.c, p.s.c, w1 - w, row);
 #pragma unroll
-                for (int k = 0; k < W; k++) {
-                    if (v[k] > most[k] || (v[k] != v[k] && most[k] == most[k])) {
-                        most[k] = v[k];
-                        best[k] = at;
+                for (int u = 0; u < ABREAST; u++) {
+                    float v[W];
+                    int at = (h - top) * p.s.kw + (w + u - left);
+                    ren__unpack<T, W>(row[u], v);
+#pragma unroll
+                    for (int k = 0; k < W; k++) {
+                        if (w + u < w1 &&
+                            (v[k] > most[k] || (v[k] != v[k] && most[k] == most[k]))) {
+                            most[k] = v[k];
+                            best[k] = at;
+                        }
                     }
                 }
             }
@@ -149,19 +179,30 @@ template <typename T, int W> static __global__ void max_backward_kernel(pool_par
         place x = place_of(i, p.s.h, p.s.w, p.packs);
         uint64_t plane = (uint64_t)x.n * p.s.ho * p.s.wo * p.s.c + (uint64_t)x.c * W;
         int h1 = last_window(x.h, p.s.sh, p.s.ph, p.s.ho);
+        int w0 = first_window(x.w, p.s.sw, p.s.pw, p.s.kw);
         int w1 = last_window(x.w, p.s.sw, p.s.pw, p.s.wo);
         float sum[W] = {0.0f};
         for (int h = first_window(x.h, p.s.sh, p.s.ph, p.s.kh); h <= h1; h++) {
-            for (int w = first_window(x.w, p.s.sw, p.s.pw, p.s.kw); w <= w1; w++) {
+            for (int w = w0; w <= w1; w += ABREAST) {
+                ren__pack<T, W> row[ABREAST];
+                int from[ABREAST][W];
                 uint64_t at = plane + (uint64_t)(h * p.s.wo + w) * p.s.c;
                 int own = (x.h - h * p.s.sh + p.s.ph) * p.s.kw + (x.w - w * p.s.sw + p.s.pw);
-                float g[W];
-                int from[W];
-                read_places<W>(p.saved, p.wide_saved, at, from);
-                ren__unpack<T, W>(ren__read<T, W>(p.in, at), g);
+                read_row<T, W>(p.in, (int64_t)at, p.s.c, w1 + 1 - w, row);
 #pragma unroll
-                for (int k = 0; k < W; k++) {
-                    sum[k] += from[k] == own ? g[k] : 0.0f;
+                for (int u = 0; u < ABREAST; u++) {
+                    if (w + u <= w1) {
+                        read_places<W>(p.saved, p.wide_saved, at + (uint64_t)(u * p.s.c), from[u]);
+                    }
+                }
+#pragma unroll
+                for (int u = 0; u < ABREAST; u++) {
+                    float g[W];
+                    ren__unpack<T, W>(row[u], g);
+#pragma unroll
+                    for (int k = 0; k < W; k++) {
+                        sum[k] += w + u <= w1 && from[u][k] == own - u * p.s.sw ? g[k] : 0.0f;
+                    }
                 }
             }
         }
@@ -179,20 +220,26 @@ template <typename T, int W> static __global__ void avg_forward_kernel(pool_para
         int w0 = begin_of(o.w, p.s.sw, p.s.pw);
         int h1 = end_of(o.h, p.s.sh, p.s.ph, p.s.kh, p.s.h);
         int w1 = end_of(o.w, p.s.sw, p.s.pw, p.s.kw, p.s.w);
+        float part = 1.0f / (float)((h1 - h0) * (w1 - w0));
         float sum[W] = {0.0f};
         for (int h = h0; h < h1; h++) {
-            for (int w = w0; w < w1; w++) {
-                float v[W];
-                ren__unpack<T, W>(ren__read<T, W>(plane, (uint64_t)(h * p.s.w + w) * p.s.c), v);
+            for (int w = w0; w < w1; w += ABREAST) {
+                ren__pack<T, W> row[ABREAST];
+                read_row<T, W>(plane, (int64_t)(h * p.s.w + w) * p.s.c, p.s.c, w1 - w, row);
 #pragma unroll
-                for (int k = 0; k < W; k++) {
-                    sum[k] += v[k];
+                for (int u = 0; u < ABREAST; u++) {
+                    float v[W];
+                    ren__unpack<T, W>(row[u], v);
+#pragma unroll
+                    for (int k = 0; k < W; k++) {
+                        sum[k] += w + u < w1 ? v[k] : 0.0f;
+                    }
                 }
             }
         }
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            sum[k] /= (float)((h1 - h0) * (w1 - w0));
+            sum[k] *= part;
         }
         ren__write<T, W>(p.out, i * W, sum);
     }
@@ -209,14 +256,20 @@ template <typename T, int W> static __global__ void avg_backward_kernel(pool_par
         float sum[W] = {0.0f};
         for (int h = first_window(x.h, p.s.sh, p.s.ph, p.s.kh); h <= h1; h++) {
             int height = end_of(h, p.s.sh, p.s.ph, p.s.kh, p.s.h) - begin_of(h, p.s.sh, p.s.ph);
-            for (int w = first_window(x.w, p.s.sw, p.s.pw, p.s.kw); w <= w1; w++) {
-                int width = end_of(w, p.s.sw, p.s.pw, p.s.kw, p.s.w) - begin_of(w, p.s.sw, p.s.pw);
-                float size = (float)(height * width);
-                float g[W];
-                ren__unpack<T, W>(ren__read<T, W>(plane, (uint64_t)(h * p.s.wo + w) * p.s.c), g);
+            for (int w = first_window(x.w, p.s.sw, p.s.pw, p.s.kw); w <= w1; w += ABREAST) {
+                ren__pack<T, W> row[ABREAST];
+                read_row<T, W>(plane, (int64_t)(h * p.s.wo + w) * p.s.c, p.s.c, w1 + 1 - w, row);
 #pragma unroll
-                for (int k = 0; k < W; k++) {
-                    sum[k] += g[k] / size;
+                for (int u = 0; u < ABREAST; u++) {
+                    int width = end_of(w + u, p.s.sw, p.s.pw, p.s.kw, p.s.w) -
+                                begin_of(w + u, p.s.sw, p.s.pw);
+                    float part = w + u <= w1 ? 1.0f / (float)(height * width) : 0.0f;
+                    float g[W];
+                    ren__unpack<T, W>(row[u], g);
+#pragma unroll
+                    for (int k = 0; k < W; k++) {
+                        sum[k] = w + u <= w1 ? fmaf(g[k], part, sum[k]) : sum[k];
+                    }
                 }
             }
         }
@@ -320,18 +373,28 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
     __shared__ float shared[REN_COLUMN_SHARED(1)];
     uint32_t pack = threadIdx.x & (p.tiles.side - 1u);
     uint32_t lane = threadIdx.x / p.tiles.side;
+    uint32_t step = blockDim.x / p.tiles.side;
     uint64_t channel = ((uint64_t)blockIdx.x * p.tiles.side + pack) * (uint64_t)W;
     for (uint64_t image = blockIdx.y; image < p.batch; image += gridDim.y) {
-        const T *pixels = p.in + image * p.pixels * p.channels;
+        ren__stand s;
         float sum[W] = {0.0f};
-        if (channel < p.channels) {
-#pragma unroll 4
-            for (uint64_t i = lane; i < p.pixels; i += blockDim.x / p.tiles.side) {
-                float v[W];
-                ren__unpack<T, W>(ren__read<T, W>(pixels, i * p.channels + channel), v);
+        s.first = (image * p.pixels + lane) * p.channels + channel;
+        s.stride = (int64_t)(step * p.channels);
+        s.count = channel < p.channels && lane < p.pixels
+                      ? (uint32_t)((p.pixels - lane - 1u) / step) + 1u
+                      : 0u;
+        for (uint32_t i = 0; i < s.count; i += REN_UNROLL) {
+            ren__pack<T, W> x[REN_UNROLL];
+            ren__read_some<T, W, REN_UNROLL>(p.in, s, i, x);
 #pragma unroll
-                for (int k = 0; k < W; k++) {
-                    sum[k] += v[k];
+            for (int u = 0; u < REN_UNROLL; u++) {
+                if (i + (uint32_t)u < s.count) {
+                    float v[W];
+                    ren__unpack<T, W>(x[u], v);
+#pragma unroll
+                    for (int k = 0; k < W; k++) {
+                        sum[k] += v[k];
+                    }
                 }
             }
         }
@@ -349,15 +412,14 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
 template <typename T, int W> static __global__ void global_backward_kernel(global_params<T> p)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    float size = (float)p.pixels;
+    float part = 1.0f / (float)p.pixels;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
-        uint64_t pixel = i / p.packs;
+        place x = place_of(i, 1, (int)p.pixels, (int)p.packs);
         float v[W];
-        ren__unpack<T, W>(
-            ren__read<T, W>(p.in, pixel / p.pixels * p.channels + (i - pixel * p.packs) * W), v);
+        ren__unpack<T, W>(ren__read<T, W>(p.in, (uint64_t)x.n * p.channels + (uint64_t)x.c * W), v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            v[k] /= size;
+            v[k] *= part;
         }
         ren__write<T, W>(p.out, i * W, v);
     }
@@ -374,7 +436,7 @@ static cudaError_t global(cudaStream_t stream, int forward, const void *in, void
     if (forward) {
         dim3 grid(p.tiles.tiles, batch < MOST_IMAGES ? (uint32_t)batch : MOST_IMAGES, 1u);
         uint32_t threads = REN_COLUMN_THREADS;
-        while (threads > REN_WARP * 2u && threads / 2u >= p.tiles.side * pixels) {
+        while (threads > REN_WARP * 2u && threads * REN_UNROLL > p.tiles.side * pixels) {
             threads /= 2u; /* a small image has no use for more */
         }
         return REN_LAUNCH((global_forward_kernel<T, W>), grid, threads, stream, p);

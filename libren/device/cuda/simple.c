@@ -228,7 +228,6 @@ static ren_status norm_backward(ren__device *dev, ren__cuda_lane *lane, ren__op 
                                 void *const o[REN__OPERANDS], void *workspace)
 {
     ren__norm_backward p = {.dtype = dtype_of(op),
-                            .gate = op->desc.fused_activation != 0,
                             .dy = o[0],
                             .x = o[1],
                             .y = optional(op, o, 8),
