@@ -286,7 +286,7 @@ cudaError_t ren__cuda_k_update(cudaStream_t stream, const ren__update *u)
         return REN_LAUNCH(commit_kernel, blocks, REN_THREADS, stream, p);
     default:
         code = REN_LAUNCH(adam_kernel, blocks, REN_THREADS, stream, p);
-        if (code == cudaSuccess && u->count &&
+        if (code == cudaSuccess && u->count && !u->ticket &&
             REN_LAUNCH(count_kernel, 1u, 1u, stream, p) != cudaSuccess) {
             code = cudaErrorUnknown; /* updated and not counted: nothing to be tried again */
         }
