@@ -215,9 +215,7 @@ class Session:
         self.optimizer = self.make_optimizer(rate)
         self.scaler = None
         if self.dtype == torch.float16:
-            # The default of 65,536 overflows in the first step of a deep network. The fused SGD
-            # then skips the step, but takes its momentum, which nothing has set, for made: NaN.
-            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0)
+            self.scaler = torch.amp.GradScaler(self.device.type)
         self.loss = None
         self.graph = None
         self.capturing = False
@@ -230,12 +228,19 @@ class Session:
 
     def make_optimizer(self, rate):
         parameters = list(self.model.parameters())
+        optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9)
         if self.cuda:
             try:
-                return torch.optim.SGD(parameters, lr=rate, momentum=0.9, fused=True)
+                optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9, fused=True)
             except (TypeError, RuntimeError):  # a version without the fused form
                 pass
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+        # Make the momentum, as zeros. Where the first step overflows (f16, deep networks), the
+        # fused form skips it but takes the momentum, which nothing has set, for made: NaN.
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return optimizer
 
     def forward(self):
         if self.dtype is None:
