@@ -74,8 +74,9 @@ typedef struct ren__device_costs {
     uint32_t host_launch_ns; /* the submitter: to enqueue an operation */
     uint32_t host_event_ns;  /* to enqueue a record and a wait */
     uint32_t wait_ns;        /* what a wait costs beside, wherever it is */
-    uint32_t processors; /* operations at a time that reach the rates below; 0 = all share them */
-    float flops_per_ns;  /* f32 */
+    uint32_t processors;     /* operations at a time that reach these rates; 0 = all share them */
+    uint32_t channels_full;  /* fewer take a product as long as so many; 0 = they do not */
+    float flops_per_ns;      /* f32 */
     float tf32_flops_per_ns;
     float half_flops_per_ns; /* f16, bf16 */
     float bytes_per_ns;

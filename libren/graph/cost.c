@@ -7,8 +7,10 @@
  * Units     ns; work in flops or bytes.
  *
  * An operation takes as long as its arithmetic or its traffic, whichever is longer, and on top of
- * it the time that passes between two operations of a lane however small they are. Products and
- * convolutions count flops, by the type that they multiply; everything else counts the bytes of its
+ * it the time that passes between two operations of a lane however small they are: twice where all
+ * of the input must be seen before the output can be finished, as in batch norms and in gradients
+ * of weights. Products and convolutions count flops, by the type that they multiply; a unit that
+ * multiplies tiles is full only with so many channels. Everything else counts the bytes of its
  * operands. The figures are of orders of magnitude: they decide whether a branch is worth an event,
  * not more.
  */
@@ -40,19 +42,33 @@ ren__cost_model ren__cost_model_of(const ren__plan_config *config)
     return m;
 }
 
+static uint32_t is_weight_gradient(ren__op_kind kind)
+{
+    return kind == REN__OP_LINEAR_BWD_WEIGHT || kind == REN__OP_CONV_BWD_WEIGHT;
+}
+
 static uint32_t multiplies(ren__op_kind kind)
 {
-    switch (kind) {
-    case REN__OP_LINEAR_FWD:
-    case REN__OP_LINEAR_BWD_DATA:
-    case REN__OP_LINEAR_BWD_WEIGHT:
-    case REN__OP_CONV_FWD:
-    case REN__OP_CONV_BWD_DATA:
-    case REN__OP_CONV_BWD_WEIGHT:
-        return 1;
-    default:
-        return 0;
-    }
+    return kind == REN__OP_LINEAR_FWD || kind == REN__OP_LINEAR_BWD_DATA ||
+           kind == REN__OP_CONV_FWD || kind == REN__OP_CONV_BWD_DATA || is_weight_gradient(kind);
+}
+
+static uint32_t passes_of(const ren__task *t)
+{
+    uint32_t twice = is_weight_gradient(t->op.kind) || t->op.kind == REN__OP_BATCH_NORM_TRAIN ||
+                     t->op.kind == REN__OP_BATCH_NORM_BWD;
+    return t->kind == REN__TASK_OP && twice ? 2 : 1;
+}
+
+/* Flops that the device spends on those that are asked for. The weights are [O, I, ...]. */
+static double spent(const ren__device_costs *c, const ren__task *t)
+{
+    const ren__tensor_desc *w = &t->op.operand[is_weight_gradient(t->op.kind) ? 2 : 1];
+    double outputs = w->rank ? (double)w->dims[0] : 1.0;
+    double inputs = w->rank ? (double)ren__tensor_elements(w) / outputs : 1.0;
+    double channels = outputs < inputs ? outputs : inputs;
+    double full = (double)c->channels_full;
+    return (double)t->cost * (channels < full ? full / channels : 1.0);
 }
 
 static float flops_per_ns(const ren__device_costs *c, const ren__op_desc *op)
@@ -78,10 +94,10 @@ static uint64_t bytes_moved(const ren__task *t)
 
 ren__task_work ren__cost_of(const ren__cost_model *m, const ren__task *t)
 {
-    ren__task_work w = {0, 0};
+    ren__task_work w = {.passes = passes_of(t)};
     uint64_t bytes = bytes_moved(t);
     if (t->kind == REN__TASK_OP && multiplies(t->op.kind)) {
-        w.flops_ns = (uint64_t)((double)t->cost / (double)flops_per_ns(&m->costs, &t->op));
+        w.flops_ns = (uint64_t)(spent(&m->costs, t) / (double)flops_per_ns(&m->costs, &t->op));
     } else if (t->cost > bytes) {
         bytes = t->cost;
     }

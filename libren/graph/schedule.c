@@ -33,6 +33,7 @@
 #include "internal.h"
 
 typedef struct task_state {
+    uint32_t host_ns;              /* to enqueue it */
     uint64_t ns;                   /* on its lane */
     uint64_t rank;                 /* from its start to the end of the plan, at best */
     uint64_t ready_ns[REN__LANES]; /* its data is there, by lane */
@@ -117,7 +118,8 @@ static void find_times(player *p)
         for (uint32_t i = p->first[t]; i < p->first[t + 1u]; i++) {
             longest = later(longest, p->tasks[p->successor[i]].rank);
         }
-        s->ns = p->model->launch_ns + later(w.flops_ns, w.bytes_ns);
+        s->ns = (uint64_t)w.passes * p->model->launch_ns + later(w.flops_ns, w.bytes_ns);
+        s->host_ns = w.passes * p->model->costs.host_launch_ns;
         s->rank = s->ns + longest;
         flops_ns += w.flops_ns;
         bytes_ns += w.bytes_ns;
@@ -163,7 +165,7 @@ static candidate weigh(const player *p, uint32_t task, uint32_t lane)
     x.by_table = plan->config.lane_of[plan->tasks[task].stream] == lane;
     x.waits = ren__clock_waits(&p->lane[lane].known, p->known, &p->tasks[task].needed, producers,
                                &x.known);
-    uint64_t host_ns = p->host_ns + x.waits * c->host_event_ns + c->host_launch_ns;
+    uint64_t host_ns = p->host_ns + x.waits * c->host_event_ns + p->tasks[task].host_ns;
     x.start_ns = later(host_ns, later(p->lane[lane].free_ns, p->tasks[task].ready_ns[lane]));
     return x;
 }
@@ -194,7 +196,7 @@ static void put(player *p, const candidate *x)
     s->place = p->placed++;
     s->lane = x->lane;
     s->done_ns = x->start_ns + s->ns;
-    p->host_ns += x->waits * c->host_event_ns + c->host_launch_ns;
+    p->host_ns += x->waits * c->host_event_ns + s->host_ns;
     p->known[s->place] = x->known;
     p->lane[x->lane].known = x->known;
     p->lane[x->lane].known.after[x->lane] = s->place + 1u;

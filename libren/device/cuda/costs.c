@@ -7,17 +7,18 @@
  * Units     ns; flops and bytes a ns.
  *
  * Times are of tests/gpu/bench_costs on an H200 (driver 580). Device time between two kernels of a
- * stream: 1.4 to 1.6 us, in a graph 0.5 to 0.7; least time of an operation's own kernels: 2.5 us. A
- * fork to one more stream and the join: 0.5 us, to two or three more 4 to 5 us, so up to 2.5 us a
- * crossing; in a graph 0.2 to 1.4 us, so 0.4 a crossing; but 10 us where a graph begins with two
- * operations in place of one (mlp-64x4). Host: 4.6 us a kernel, and libren's and a
- * library's own part; 0.4 us a record and a wait. Other devices differ less in these than in their
- * rates.
+ * stream: 1.4 to 1.6 us, in a graph 0.5 to 0.7; with the least time of operations of a step itself
+ * 6 and 5 us (mlp-64x4 in f16 by a graph of one stream: 28 tasks in 0.15 ms). A fork to one more
+ * stream and the join: 0.5 us, to two or three more 4 to 5 us, so up to 2.5 us a crossing; in a
+ * graph 0.2 to 1.4 us, so 0.4 a crossing; but 10 us where a graph begins with two operations in
+ * place of one. Host: 4.6 us a kernel, and libren's and a library's own part; 0.4 us a record and a
+ * wait. Other devices differ less in these than in their rates.
  *
  * Rates. What a multiprocessor multiplies and adds in a cycle, counted twice, by the table of
  * arithmetic throughput in the CUDA C++ Programming Guide, and for tensor cores the dense rate by
- * the architectures' white papers; half of it is what products and convolutions of training sizes
- * reach at best, and of the memory's rate 0.7.
+ * the architectures' white papers. Convolutions of ResNet-50 reach half of it (H200, cuDNN 9.14:
+ * 497 Tflop/s in f16), those of few channels what they would with 64; of the memory's rate 0.7 is
+ * reached.
  */
 #include <string.h>
 
@@ -47,13 +48,14 @@ ren__device_costs ren__cuda_costs(const struct cudaDeviceProp *p, int ordinal)
     float cycles = FLOPS_REACHED * (float)p->multiProcessorCount * clock_ghz;
     ren__device_costs c;
     memset(&c, 0, sizeof c);
-    c.launch_ns = 4000;
+    c.launch_ns = 6000;
     c.event_ns = 2500;
-    c.graph_launch_ns = 3000;
+    c.graph_launch_ns = 5000;
     c.graph_event_ns = 400;
     c.graph_root_ns = 10000;
     c.host_launch_ns = 6000;
     c.host_event_ns = 400;
+    c.channels_full = 64;
     c.flops_per_ns = f32 * cycles;
     c.half_flops_per_ns = half * cycles;
     c.tf32_flops_per_ns = p->major >= 8 ? half / 2.0f * cycles : c.flops_per_ns;
