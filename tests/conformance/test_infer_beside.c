@@ -266,6 +266,72 @@ static void test_slow_reader_keeps_its_weights(void)
     close_world(&w);
 }
 
+/* ------------------------------------------------------------------ schedules */
+
+/* Steps and requests of both kinds in an order drawn by the seed, on streams drawn by it, under a
+ * schedule of the device that is a function of it. */
+static void run_schedule(uint64_t seed)
+{
+    enum {
+        STEPS = 8,
+        REQUESTS = 24
+    };
+    static float x[BATCH * ROW], batch[STEPS][BATCH * ROW];
+    static int32_t labels[BATCH], batch_labels[STEPS][BATCH];
+    static net_result results[STEPS];
+    static answer answers[REQUESTS];
+    uint32_t posted_before[REQUESTS], any[REQUESTS], steps = 0, requests = 0, wrong = 0;
+    unsigned long long state = seed;
+    ren_trainer_config how = sgd(0.05f);
+    ren_runtime_config config = config_of(1u + (uint32_t)(seed % 5u));
+    world w;
+    config.disable_graphs = (seed / 5) % 2;
+    ren_test_seed(NULL, seed);
+    open_world(&w, &config, &how, 0);
+    fill_batch(77, x, labels);
+    CU_ASSERT_EQUAL(ren_infer_prepare(w.n.model, w.n.logits, NULL), REN_OK);
+    while (requests < REQUESTS) {
+        ren_job job;
+        if (steps < STEPS && ren_test_random(&state) % 4u == 0) {
+            fill_batch(steps, batch[steps], batch_labels[steps]);
+            CU_ASSERT_EQUAL(net_post(&w.n, w.t, batch[steps], batch_labels[steps], BATCH,
+                                     &results[steps], &job),
+                            REN_OK);
+            steps++;
+            continue;
+        }
+        ren_stream stream = (ren_stream)(ren_test_random(&state) % 4u);
+        any[requests] = ren_test_random(&state) % 2u;
+        posted_before[requests] = steps;
+        CU_ASSERT_EQUAL(ask_on_stream(&w, x, stream, any[requests], &answers[requests]), REN_OK);
+        requests++;
+    }
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        await_calls(&answers[i].calls, 1);
+        wrong += answers[i].status != REN_OK || answers[i].version > STEPS ||
+                 (!any[i] && answers[i].version != posted_before[i]) ||
+                 memcmp(answers[i].out, by_version[answers[i].version], sizeof answers[i].out);
+    }
+    if (wrong) {
+        (void)fprintf(stderr, "seed %llu: %u wrong\n", (unsigned long long)seed, wrong);
+    }
+    CU_ASSERT_EQUAL(wrong, 0);
+    close_world(&w);
+}
+
+static void test_beside_training_schedules(void)
+{
+    const uint64_t count = 150u / ren_test_slowdown();
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        ren_test_skip("only the CPU device has a seeded scheduler");
+        return;
+    }
+    answers_by_version();
+    for (uint64_t seed = 1; seed <= count; seed++) {
+        run_schedule(seed);
+    }
+}
+
 /* ------------------------------------------------------------------ any version */
 
 /* A model whose step is a chain, so that GREEDY leaves compute streams to others. */
@@ -571,6 +637,7 @@ int main(int argc, char **argv)
         {"test_beside_training", test_beside_training},
         {"test_beside_training_graphs", test_beside_training_graphs},
         {"test_beside_training_staged", test_beside_training_staged},
+        {"test_beside_training_schedules", test_beside_training_schedules},
         {"test_slow_reader_keeps_its_weights", test_slow_reader_keeps_its_weights},
         {"test_any_version_waits_for_no_step", test_any_version_waits_for_no_step},
         {"test_any_version_follows", test_any_version_follows},
