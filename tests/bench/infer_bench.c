@@ -16,12 +16,12 @@
  *           posted before a request whose updates its answer has not seen: 0 but for `any`)
  * Check     Every request and every step completes with REN_OK, and `train` never lags.
  * Flags     --device cpu|cuda   default cpu
- *           --model NAMES       default mlp-64x4,mlp-256x4,lenet28,incep32
+ *           --model NAMES       default mlp-64x4,mlp-256x4,lenet28, on CUDA incep32, too
  *           --batch N           rows of a request; default 1
  *           --train-batch N     rows of a step; default 32
  *           --threads N         default 4
  *           --in-flight N       per thread; default 4
- *           --ms N              of a run; default 200
+ *           --ms N              of a run; default 400
  *           --mode NAMES        default all
  *           --module FILE       libren_cuda.so
  *           and those of bench.h.
@@ -59,13 +59,12 @@ static struct {
     const char *models, *modes, *module_path;
     uint32_t batch, train_batch, threads, in_flight, ms;
 } opt = {.device = REN_DEVICE_CPU,
-         .models = "mlp-64x4,mlp-256x4,lenet28,incep32",
          .modes = "alone,train,any,steps",
          .batch = 1,
          .train_batch = 32,
          .threads = 4,
          .in_flight = 4,
-         .ms = 200};
+         .ms = 400};
 
 typedef struct figures {
     double rate[REPEATS], p50[REPEATS], p99[REPEATS], step_ms[REPEATS], lag[REPEATS];
@@ -454,6 +453,10 @@ int main(int argc, char **argv)
     bench b;
     bench_init(&b, argc, argv, "infer", read_option);
     opt.ms = b.quick ? 20 : opt.ms;
+    if (!opt.models) {
+        opt.models = opt.device == REN_DEVICE_CUDA ? "mlp-64x4,mlp-256x4,lenet28,incep32"
+                                                   : "mlp-64x4,mlp-256x4,lenet28";
+    }
     for (size_t i = 0; i < bench_model_count; i++) {
         if (bench_lists(opt.models, bench_models[i].name)) {
             run_model(&b, &bench_models[i]);
