@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "dnn.h"
-#include "kernels.h"
 
 /* What the operands are, for each of the three kinds. */
 typedef struct roles {
@@ -40,31 +39,6 @@ static int has_relu(const ren__op_desc *desc)
     return desc->kind == REN__OP_CONV_FWD && desc->fused_activation;
 }
 
-static ren__conv_shape shape_of(const ren__op_desc *desc)
-{
-    roles r = roles_of(desc->kind);
-    const int64_t *x = desc->operand[r.x].dims;
-    const int64_t *y = desc->operand[r.y].dims;
-    ren__conv_shape s;
-    s.n = (int)x[0];
-    s.h = (int)x[1];
-    s.w = (int)x[2];
-    s.c = (int)x[3];
-    s.ho = (int)y[1];
-    s.wo = (int)y[2];
-    s.o = (int)y[3];
-    s.kh = (int)desc->kernel[0];
-    s.kw = (int)desc->kernel[1];
-    s.sh = (int)desc->stride[0];
-    s.sw = (int)desc->stride[1];
-    s.ph = (int)desc->padding[0];
-    s.pw = (int)desc->padding[1];
-    s.dh = (int)desc->dilation[0];
-    s.dw = (int)desc->dilation[1];
-    s.groups = (int)desc->groups;
-    return s;
-}
-
 /* ------------------------------------------------------------------ launch */
 
 static ren_status launch_plan(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
@@ -82,7 +56,7 @@ static ren_status launch_direct(ren__device *dev, ren__cuda_lane *lane, ren__op 
                                 void *const operands[REN__OPERANDS], void *workspace)
 {
     const ren__op_desc *desc = &op->desc;
-    ren__conv_shape shape = shape_of(desc);
+    ren__conv_shape shape = ren__cuda_dnn_shape(&op->u.conv.plan->signature);
     cudaStream_t stream = lane->stream;
     ren_status status;
     (void)workspace;
@@ -176,7 +150,7 @@ ren_status ren__cuda_conv_create(ren__device *dev, ren__cuda_lane *lane, ren__op
     if (status != REN_OK) {
         return status;
     }
-    if (op->u.conv.plan->choice.plan) {
+    if (ren__cuda_dnn_is_served(&op->u.conv.plan->choice)) {
         op->launch = launch_plan;
         needs->workspace_bytes = op->u.conv.plan->choice.workspace_bytes;
         needs->commands = 10; /* layout changes, the product, its reduction, what follows */

@@ -7,13 +7,9 @@
  *           for engines that do not add them themselves.
  * Order     Every output element is summed by one thread, or by one block in a fixed order.
  */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "launch.cuh"
+#include "pack.cuh"
 
 #define WEIGHT_THREADS 128u
-#define WIDTH          8u /* channels that a thread of bias_act_wide takes: 16 bytes of f16 */
 
 typedef struct conv_params {
     ren__conv_shape s;
@@ -156,105 +152,45 @@ typedef struct bias_act_params {
     void *y;
     const void *bias; /* NULL = none */
     uint64_t n, channels;
-    ren_dtype type, bias_type;
-    int relu;
+    int bias_is_f32, relu;
 } bias_act_params;
 
-static __device__ __forceinline__ float load_one(const void *x, ren_dtype type, uint64_t i)
+/* W elements of a row to a thread; W divides the channels. */
+template <typename T, int W> static __global__ void bias_act_kernel(bias_act_params p)
 {
-    return type == REN_F16    ? __half2float(((const __half *)x)[i])
-           : type == REN_BF16 ? __bfloat162float(((const __nv_bfloat16 *)x)[i])
-                              : ((const float *)x)[i];
-}
-
-static __device__ __forceinline__ void store_one(void *y, ren_dtype type, uint64_t i, float v)
-{
-    if (type == REN_F16) {
-        ((__half *)y)[i] = __float2half_rn(v);
-    } else if (type == REN_BF16) {
-        ((__nv_bfloat16 *)y)[i] = __float2bfloat16_rn(v);
-    } else {
-        ((float *)y)[i] = v;
-    }
-}
-
-static __device__ __forceinline__ float bias_act(float v, float bias, int relu)
-{
-    v += bias;
-    return relu && v < 0.0f ? 0.0f : v; /* a NaN stays one */
-}
-
-static __global__ void bias_act_kernel(bias_act_params p)
-{
-    uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
-        float bias = p.bias ? load_one(p.bias, p.bias_type, i % p.channels) : 0.0f;
-        store_one(p.y, p.type, i, bias_act(load_one(p.y, p.type, i), bias, p.relu));
-    }
-}
-
-/* Eight elements of 16 bits. */
-typedef union eight {
-    uint4 whole;
-    __half f16[WIDTH];
-    __nv_bfloat16 bf16[WIDTH];
-    __device__ eight()
-    {
-    }
-} eight;
-
-/* Channels are a multiple of WIDTH and y is aligned, so a thread's elements are of one row. */
-static __global__ void bias_act_wide_kernel(bias_act_params p)
-{
-    uint32_t groups = (uint32_t)(p.channels / WIDTH);
-    uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n / WIDTH;
-         i += stride) {
-        uint32_t channel = (uint32_t)(i % groups) * WIDTH;
-        float bias[WIDTH];
+    uint64_t stride = (uint64_t)gridDim.x * blockDim.x * (uint64_t)W;
+    uint64_t i = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * (uint64_t)W;
+    for (; i < p.n; i += stride) {
+        uint64_t channel = i % p.channels;
+        float v[W];
+        ren__unpack<T, W>(ren__read<T, W>((const T *)p.y, i), v);
 #pragma unroll
-        for (uint32_t k = 0; k < WIDTH; k++) {
-            bias[k] = p.bias ? load_one(p.bias, p.bias_type, channel + k) : 0.0f;
-        }
-        if (p.type == REN_F32) {
-            float4 *at = (float4 *)p.y + 2u * i;
-            float4 a = at[0];
-            float4 b = at[1];
-            a.x = bias_act(a.x, bias[0], p.relu);
-            a.y = bias_act(a.y, bias[1], p.relu);
-            a.z = bias_act(a.z, bias[2], p.relu);
-            a.w = bias_act(a.w, bias[3], p.relu);
-            b.x = bias_act(b.x, bias[4], p.relu);
-            b.y = bias_act(b.y, bias[5], p.relu);
-            b.z = bias_act(b.z, bias[6], p.relu);
-            b.w = bias_act(b.w, bias[7], p.relu);
-            at[0] = a;
-            at[1] = b;
-        } else {
-            eight v;
-            v.whole = ((const uint4 *)p.y)[i];
-#pragma unroll
-            for (uint32_t k = 0; k < WIDTH; k++) {
-                if (p.type == REN_F16) {
-                    v.f16[k] = __float2half_rn(bias_act(__half2float(v.f16[k]), bias[k], p.relu));
-                } else {
-                    v.bf16[k] =
-                        __float2bfloat16_rn(bias_act(__bfloat162float(v.bf16[k]), bias[k], p.relu));
-                }
+        for (int k = 0; k < W; k++) {
+            if (p.bias) {
+                v[k] += p.bias_is_f32 ? ((const float *)p.bias)[channel + (uint64_t)k]
+                                      : ren__widen(((const T *)p.bias)[channel + (uint64_t)k]);
             }
-            ((uint4 *)p.y)[i] = v.whole;
+            v[k] = p.relu && v[k] < 0.0f ? 0.0f : v[k]; /* a NaN stays one */
         }
+        ren__write<T, W>((T *)p.y, i, v);
     }
+}
+
+template <typename T>
+static cudaError_t launch_bias_act(cudaStream_t stream, const bias_act_params &p)
+{
+    const int W = ren__wide<T>::width;
+    if (p.channels % (uint64_t)W == 0 && ren__aligned16(p.y)) {
+        return REN_LAUNCH((bias_act_kernel<T, W>), ren__flat_blocks<T>(p.n), REN_THREADS, stream,
+                          p);
+    }
+    return REN_LAUNCH((bias_act_kernel<T, 1>), ren__blocks(p.n, REN_THREADS, REN_FLAT_BLOCKS),
+                      REN_THREADS, stream, p);
 }
 
 cudaError_t ren__cuda_k_bias_act(cudaStream_t stream, ren_dtype type, void *y, ren_dtype bias_type,
                                  const void *bias, int relu, uint64_t n, uint64_t channels)
 {
-    bias_act_params p = {y, bias, n, channels, type, bias_type, relu};
-    if (channels % WIDTH == 0 && ren__aligned16(y)) {
-        return REN_LAUNCH(bias_act_wide_kernel, ren__blocks(n / WIDTH, REN_THREADS, REN_MAX_BLOCKS),
-                          REN_THREADS, stream, p);
-    }
-    return REN_LAUNCH(bias_act_kernel, ren__blocks(n, REN_THREADS, REN_MAX_BLOCKS), REN_THREADS,
-                      stream, p);
+    bias_act_params p = {y, bias, n, channels, bias_type == REN_F32, relu};
+    return REN_DISPATCH(type, launch_bias_act, stream, p);
 }

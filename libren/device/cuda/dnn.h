@@ -8,11 +8,12 @@
  *           one takes the host a few microseconds.
  * Words     A signature is all that a plan depends on. A form is one way to come to what a
  *           signature asks for: how much of it the library computes, and how much kernels of ours
- *           add behind it. A pack holds the addresses of one execution.
- * Files     dnn_graph.c  signature and form to an operation graph of the library; packs
- *           dnn_engine.c the graph's engines, those that may not serve left out
- *           dnn_tune.c   timing them, where the device was opened for that
- *           dnn_plan.c   the device's cache of plans; executing one
+ *           add behind it, or all of it by those. A pack holds the addresses of one execution.
+ * Files     dnn_graph.c    signature and form to an operation graph of the library; packs
+ *           dnn_engine.c   the graph's engines, those that may not serve left out
+ *           dnn_tune.c     timing them, where the device was opened for that
+ *           dnn_plan.c     the device's cache of plans
+ *           dnn_execute.c  executing one
  * Cache     Owned by the device, made with its first convolution, freed when it closes. Operations
  *           of one signature share a plan, whatever their lane; the next operation of a signature
  *           neither asks the library nor times anything. Plans that no operation holds stay, up to
@@ -29,6 +30,7 @@
 #define REN_DEVICE_CUDA_DNN_H
 
 #include "internal.h"
+#include "kernels.h"
 
 typedef enum ren__cuda_dnn_operand {
     REN__DNN_X = 0,
@@ -52,6 +54,8 @@ typedef struct ren__cuda_dnn_signature {
 } ren__cuda_dnn_signature;
 
 typedef struct ren__cuda_dnn_form {
+    uint32_t thin;  /* the kernels of conv_thin.cu compute it, and nothing below counts */
+    uint32_t rows;  /* channels of the image of conv_rows.cu, which the library gets; 0 = none */
     uint32_t fused; /* bias and ReLU in the library's graph; else a kernel adds them */
     ren_dtype out;  /* what the library writes; where it is not the signature's, a cast follows */
 } ren__cuda_dnn_form;
@@ -65,7 +69,7 @@ typedef struct ren__cuda_dnn_graph {
 /* An engine of a form with its settings, finalised. */
 typedef struct ren__cuda_dnn_choice {
     ren__cuda_dnn_form form;
-    cudnnBackendDescriptor_t config, plan; /* NULL: none */
+    cudnnBackendDescriptor_t config, plan; /* NULL: none, or form.thin */
     uint64_t library_bytes;                /* workspace: the library's, then what is cast */
     uint64_t workspace_bytes;              /* of both */
     int64_t engine;                        /* its number in the library, for the log */
@@ -111,12 +115,21 @@ uint32_t ren__cuda_dnn_tune(ren__device *dev, const ren__cuda_dnn_signature *s,
 
 /* ------------------------------------------------------------------ dnn_plan.c */
 
-/* The device's plan for a signature, made if need be. A choice whose `plan` is NULL says that the
- * library has nothing. */
+/* 0: no engine and no kernel serves. */
+int ren__cuda_dnn_is_served(const ren__cuda_dnn_choice *choice);
+/* The device's plan for a signature, made if need be; it may be one that is not served. */
 ren_status ren__cuda_dnn_take(ren__device *dev, const ren__cuda_dnn_signature *s,
                               ren__cuda_dnn_plan **out, ren_error *err);
 void ren__cuda_dnn_give(ren__cuda_dnn_plan *plan);
 void ren__cuda_dnn_close(ren__device *dev);
+
+/* ------------------------------------------------------------------ dnn_execute.c */
+
+ren__conv_shape ren__cuda_dnn_shape(const ren__cuda_dnn_signature *s);
+/* The signature of the same convolution over an image of kernel rows. */
+ren__cuda_dnn_signature ren__cuda_dnn_over_rows(const ren__cuda_dnn_signature *s, uint32_t rows);
+/* Rounded up to REN__ALIGN. */
+uint64_t ren__cuda_dnn_bytes(const int64_t dims[4], ren_dtype dtype);
 /* Enqueue on the handle's stream, which is `stream`. */
 ren_status ren__cuda_dnn_execute(ren__device *dev, cudnnHandle_t handle, cudaStream_t stream,
                                  const ren__cuda_dnn_signature *s, const ren__cuda_dnn_choice *c,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* libren/device/cuda/dnn_plan.c - the plans that a device keeps, and executing one; see dnn.h.
+/* libren/device/cuda/dnn_plan.c - the plans that a device keeps; see dnn.h.
  *
- * Choice    The forms of a signature are tried in order, and the first engine of the library's
+ * Choice    Where there are few channels, kernels of ours go first (conv_thin.cu, conv_rows.cu).
+ *           The forms of a signature are tried in order, and the first engine of the library's
  *           ranking that may serve is taken; on a device opened with `autotune` the engines of all
  *           forms are timed and the fastest is taken.
  * Widening  A weight's gradient is wanted in f32. From halves the library has one engine for that,
@@ -13,11 +14,13 @@
 #include <string.h>
 
 #include "dnn.h"
-#include "kernels.h"
 
 #define PLANS_KEPT 256u /* plans; more only while operations hold them */
-#define FORMS      2u
-#define TIMED      8u /* engines of one form */
+#define FORMS      4u   /* with engines of the library */
+#define TIMED      8u   /* engines of one form */
+
+/* Forward, the library wins with many outputs to a pixel. */
+#define THIN_OUTPUTS 128
 
 /* ------------------------------------------------------------------ open, close */
 
@@ -71,14 +74,24 @@ static ren_status open_once(ren__device *dev, ren_error *err)
 /* The forms that serve a signature, the likely best first. */
 static uint32_t forms_of(const ren__cuda_dnn_signature *s, ren__cuda_dnn_form out[FORMS])
 {
+    ren__conv_shape shape = ren__cuda_dnn_shape(s);
+    int takes_rows =
+        s->type != REN_F32 && ((s->kind == REN__OP_CONV_FWD && !ren__cuda_k_thin_takes(&shape)) ||
+                               (s->kind == REN__OP_CONV_BWD_WEIGHT && s->out == REN_F32));
+    uint32_t rows = takes_rows ? ren__cuda_k_rows_channels(&shape) : 0u;
+    int widens = s->kind == REN__OP_CONV_BWD_WEIGHT && s->out != s->type;
     uint32_t count = 0;
-    if (s->has_bias || s->has_relu) {
-        out[count++] = (ren__cuda_dnn_form){1, s->out};
+    for (int plain = rows ? 0 : 1; plain < 2; plain++) {
+        if (s->has_bias || s->has_relu) {
+            out[count++] = (ren__cuda_dnn_form){0, plain ? 0u : rows, 1, s->out};
+        }
+        if (widens) {
+            out[count++] = (ren__cuda_dnn_form){0, plain ? 0u : rows, 0, s->type};
+        }
+        if (plain || !widens) {
+            out[count++] = (ren__cuda_dnn_form){0, plain ? 0u : rows, 0, s->out};
+        }
     }
-    if (s->kind == REN__OP_CONV_BWD_WEIGHT && s->out != s->type) {
-        out[count++] = (ren__cuda_dnn_form){0, s->type};
-    }
-    out[count++] = (ren__cuda_dnn_form){0, s->out};
     return count;
 }
 
@@ -90,7 +103,7 @@ static void say(ren__device *dev, const ren__cuda_dnn_signature *s, const ren__c
     if (!dev->host.log) {
         return;
     }
-    if (!c->plan) {
+    if (!ren__cuda_dnn_is_served(c)) {
         dev->host.log(dev->host.user, REN_LOG_INFO,
                       "cuDNN has no engine for a convolution: it is computed in another way");
         return;
@@ -101,22 +114,63 @@ static void say(ren__device *dev, const ren__cuda_dnn_signature *s, const ren__c
                    names[s->kind - REN__OP_CONV_FWD], (long long)s->x[0], (long long)s->x[1],
                    (long long)s->x[2], (long long)s->x[3], (long long)s->w[0], (long long)s->w[1],
                    (long long)s->w[2], (long long)s->w[3], (long long)c->engine, of,
-                   c->form.fused ? ", fused" : "", c->form.out != s->out ? ", cast" : "",
-                   (double)c->us, (unsigned long long)c->workspace_bytes);
+                   c->form.thin    ? ", few channels"
+                   : c->form.fused ? ", fused"
+                                   : "",
+                   c->form.out != s->out ? ", cast" : "", (double)c->us,
+                   (unsigned long long)c->workspace_bytes);
     dev->host.log(dev->host.user, REN_LOG_DEBUG, text);
+}
+
+int ren__cuda_dnn_is_served(const ren__cuda_dnn_choice *choice)
+{
+    return choice->plan || choice->form.thin;
+}
+
+/* The kernels for few channels; 1 when they take the signature, and are likely the fastest. */
+static int thin_choice(const ren__cuda_dnn_signature *s, ren__cuda_dnn_choice *out)
+{
+    ren__conv_shape shape = ren__cuda_dnn_shape(s);
+    int forward = s->kind == REN__OP_CONV_FWD;
+    if (s->kind == REN__OP_CONV_BWD_DATA || s->out != REN_F32 || (forward && s->type != REN_F32) ||
+        (forward && shape.o > THIN_OUTPUTS) || !ren__cuda_k_thin_takes(&shape)) {
+        return 0;
+    }
+    out->form = (ren__cuda_dnn_form){1, 0, 1, s->out};
+    out->engine = -1;
+    out->workspace_bytes = forward ? 0u : ren__cuda_k_thin_scratch(&shape);
+    return 1;
+}
+
+static uint32_t engines_of(ren__device *dev, const ren__cuda_dnn_signature *s,
+                           ren__cuda_dnn_form form, ren__cuda_dnn_choice *out, uint32_t most)
+{
+    ren__cuda_dnn_signature inner;
+    uint32_t count;
+    if (!form.rows) {
+        return ren__cuda_dnn_engines(dev, s, form, out, most);
+    }
+    inner = ren__cuda_dnn_over_rows(s, form.rows);
+    count = ren__cuda_dnn_engines(dev, &inner, form, out, most);
+    for (uint32_t i = 0; i < count; i++) {
+        out[i].workspace_bytes = out[i].library_bytes + ren__cuda_dnn_bytes(inner.x, s->type) +
+                                 ren__cuda_dnn_bytes(inner.w, s->type);
+    }
+    return count;
 }
 
 static void choose(ren__device *dev, const ren__cuda_dnn_signature *s, ren__cuda_dnn_choice *out)
 {
-    ren__cuda_dnn_choice choices[FORMS * TIMED];
+    ren__cuda_dnn_choice choices[1u + FORMS * TIMED];
     ren__cuda_dnn_form forms[FORMS];
     int tuned = dev->autotune != 0;
     uint32_t of_forms = forms_of(s, forms);
     uint32_t count = 0;
     uint32_t best = 0;
     memset(choices, 0, sizeof choices);
+    count += (uint32_t)thin_choice(s, &choices[0]);
     for (uint32_t i = 0; i < of_forms && (tuned || !count); i++) {
-        count += ren__cuda_dnn_engines(dev, s, forms[i], choices + count, tuned ? TIMED : 1u);
+        count += engines_of(dev, s, forms[i], choices + count, tuned ? TIMED : 1u);
     }
     if (tuned && count > 1) {
         best = ren__cuda_dnn_tune(dev, s, choices, count);
@@ -204,39 +258,4 @@ void ren__cuda_dnn_give(ren__cuda_dnn_plan *plan)
         /* Release: partner of the acquire in drop_one. */
         (void)atomic_fetch_sub_explicit(&plan->references, 1, memory_order_release);
     }
-}
-
-/* ------------------------------------------------------------------ executing */
-
-ren_status ren__cuda_dnn_execute(ren__device *dev, cudnnHandle_t handle, cudaStream_t stream,
-                                 const ren__cuda_dnn_signature *s, const ren__cuda_dnn_choice *c,
-                                 ren__cuda_dnn_pack *pack, void *const operands[REN__DNN_OPERANDS],
-                                 void *workspace)
-{
-    int casts = c->form.out != s->out;
-    void *bound[REN__DNN_OPERANDS];
-    ren_status status;
-    memcpy(bound, operands, sizeof bound);
-    if (casts) {
-        bound[REN__DNN_W] = (unsigned char *)workspace + c->library_bytes;
-    }
-    status = REN__DNN(
-        dev, NULL, ren__cuda_dnn_pack_bind(pack, c->form.fused && s->has_bias, bound, workspace));
-    if (status == REN_OK) {
-        status = REN__DNN(dev, NULL, cudnnBackendExecute(handle, c->plan, pack->pack));
-    }
-    if (status == REN_OK && casts) {
-        uint64_t n = (uint64_t)(s->w[0] * s->w[1] * s->w[2] * s->w[3]);
-        status = REN__CUDA(dev, NULL,
-                           ren__cuda_k_cast(stream, c->form.out, bound[REN__DNN_W], s->out,
-                                            operands[REN__DNN_W], n));
-    }
-    if (status == REN_OK && !c->form.fused && (s->has_bias || s->has_relu)) {
-        uint64_t n = (uint64_t)(s->y[0] * s->y[1] * s->y[2] * s->y[3]);
-        status = REN__CUDA(dev, NULL,
-                           ren__cuda_k_bias_act(stream, s->out, operands[REN__DNN_Y], s->bias,
-                                                s->has_bias ? operands[REN__DNN_BIAS] : NULL,
-                                                (int)s->has_relu, n, (uint64_t)s->y[3]));
-    }
-    return status;
 }

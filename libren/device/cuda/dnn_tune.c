@@ -19,12 +19,6 @@ typedef struct trial {
     void *workspace;
 } trial;
 
-static uint64_t bytes_of(const int64_t dims[4], ren_dtype dtype)
-{
-    uint64_t n = (uint64_t)dims[0] * (uint64_t)dims[1] * (uint64_t)dims[2] * (uint64_t)dims[3];
-    return (n * ren__dtype_bytes(dtype) + REN__ALIGN - 1u) / REN__ALIGN * REN__ALIGN;
-}
-
 static ren_status execute(void *user, cudaStream_t stream)
 {
     trial *t = user;
@@ -37,8 +31,9 @@ uint32_t ren__cuda_dnn_tune(ren__device *dev, const ren__cuda_dnn_signature *s,
 {
     const int64_t of_bias[4] = {1, 1, 1, s->y[3]};
     /* The weights' gradient may be wider than the others. */
-    const uint64_t sizes[REN__DNN_OPERANDS] = {bytes_of(s->x, s->type), bytes_of(s->w, s->out),
-                                               bytes_of(s->y, s->type), bytes_of(of_bias, REN_F32)};
+    const uint64_t sizes[REN__DNN_OPERANDS] = {
+        ren__cuda_dnn_bytes(s->x, s->type), ren__cuda_dnn_bytes(s->w, s->out),
+        ren__cuda_dnn_bytes(s->y, s->type), ren__cuda_dnn_bytes(of_bias, REN_F32)};
     ren__cuda_tuning tuning;
     uint64_t operands = 0;
     uint64_t workspace = 0;

@@ -185,8 +185,8 @@ typedef struct ren__cuda_dnn_pack {
 typedef struct ren__cuda_dnn_plan ren__cuda_dnn_plan;
 
 typedef struct ren__cuda_conv {
-    ren__cuda_dnn_plan *plan; /* NULL: the kernels of conv.cu */
-    ren__cuda_dnn_pack pack;  /* of the latest launch; the next one mostly has the same addresses */
+    ren__cuda_dnn_plan *plan;
+    ren__cuda_dnn_pack pack; /* of the latest launch; the next one mostly has the same addresses */
 } ren__cuda_conv;
 
 /* An operation with casts around it (half.c). */

@@ -231,10 +231,36 @@ cudaError_t ren__cuda_k_conv_data(cudaStream_t stream, const ren__conv_shape *sh
 cudaError_t ren__cuda_k_conv_weight(cudaStream_t stream, const ren__conv_shape *shape,
                                     const float *dy, const float *x, float *dw);
 
-/* In place: y[r, c] = y[r, c] + bias[c], then the positive part if relu; n = rows * channels. y and
- * bias are f32, f16 or bf16, each by its own type; bias may be NULL. */
+/* In place: y[r, c] = y[r, c] + bias[c], then the positive part if relu; n = rows * channels. y is
+ * f32, f16 or bf16, the bias as y or f32; there may be none (NULL). */
 cudaError_t ren__cuda_k_bias_act(cudaStream_t stream, ren_dtype type, void *y, ren_dtype bias_type,
                                  const void *bias, int relu, uint64_t n, uint64_t channels);
+
+/* ------------------------------------------------------------------ conv_thin.cu */
+
+/* Few input channels, no groups, and tensors that an int can index. */
+int ren__cuda_k_thin_takes(const ren__conv_shape *shape);
+/* bias may be NULL. */
+cudaError_t ren__cuda_k_thin_forward(cudaStream_t stream, const ren__conv_shape *shape,
+                                     const float *x, const float *w, const float *bias, int relu,
+                                     float *y);
+/* dy and x of any float. */
+uint64_t ren__cuda_k_thin_scratch(const ren__conv_shape *shape);
+cudaError_t ren__cuda_k_thin_weight(cudaStream_t stream, const ren__conv_shape *shape,
+                                    ren_dtype type, const void *dy, const void *x, float *dw,
+                                    void *partial);
+
+/* ------------------------------------------------------------------ conv_rows.cu: f16, bf16 */
+
+/* Channels of the image that holds the taps of kernel rows; 0 = not for this shape. */
+uint32_t ren__cuda_k_rows_channels(const ren__conv_shape *shape);
+/* to_x [N, H, WO, channels], and with w to_w [O, KH, channels]. */
+cudaError_t ren__cuda_k_rows_pack(cudaStream_t stream, const ren__conv_shape *shape,
+                                  uint32_t channels, const void *x, void *to_x, const void *w,
+                                  void *to_w);
+/* dw [O, KH, KW, C] from [O, KH, channels] of any float. */
+cudaError_t ren__cuda_k_rows_unpack(cudaStream_t stream, const ren__conv_shape *shape,
+                                    uint32_t channels, ren_dtype type, const void *from, float *dw);
 
 #ifdef __cplusplus
 }
