@@ -191,6 +191,23 @@ typedef struct ren__distance {
 uint64_t ren__cuda_k_distance_scratch(uint64_t n);
 cudaError_t ren__cuda_k_distance(cudaStream_t stream, const ren__distance *d, void *partial);
 
+/* ------------------------------------------------------------------ slim.cu */
+
+#define SLIM_MOST 16u /* outputs */
+
+typedef struct ren__slim {
+    ren_dtype dtype; /* of dy[rows, outputs] and x[rows, inputs] */
+    const void *dy, *x;
+    float *dw, *db; /* db may be NULL */
+    uint64_t rows, inputs, outputs;
+    uint32_t *ticket; /* see ticket.c; may be NULL */
+} ren__slim;
+
+/* Is it for a layer of this size? */
+int ren__cuda_k_slim_takes(uint64_t inputs, uint64_t outputs);
+uint64_t ren__cuda_k_slim_scratch(const ren__slim *n);
+cudaError_t ren__cuda_k_slim(cudaStream_t stream, const ren__slim *n, void *partial);
+
 /* ------------------------------------------------------------------ train.cu */
 
 typedef struct ren__update {

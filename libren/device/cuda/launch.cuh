@@ -163,12 +163,12 @@ static __device__ __forceinline__ bool ren__is_last_block(uint32_t *ticket)
     __syncthreads();
     if (threadIdx.x == 0) {
         before = atomicAdd(ticket, 1u);
-        if (before == gridDim.x - 1u) {
+        if (before == gridDim.x * gridDim.y - 1u) {
             *ticket = 0u;
         }
     }
     __syncthreads();
-    if (before != gridDim.x - 1u) {
+    if (before != gridDim.x * gridDim.y - 1u) {
         return false;
     }
     __threadfence();
