@@ -12,14 +12,17 @@
  *           others), so -log p[j] = (m - x_j) + log1p(...) keeps its digits for a confident label
  *           as well as for a hopeless one.
  *           A label outside 0..C-1 adds no loss and no gradient, and counts as a row of the mean.
- * Shape     A row of logits belongs to a group of threads of one warp: as many as there are
- *           classes, rounded up to a power of two, at most 32.
+ * Shape     A row of logits belongs to a group of threads of one warp: a power of two, so many that
+ *           each holds its share of the row in registers, and at most 32.
  * Order     Which thread adds what depends on the shape alone.
  */
 #include "pack.cuh"
 
-#define MOST_PARTS  1056u /* eight blocks for each multiprocessor of an H200 */
-#define PART_FLOATS 2048u
+#define MOST_PARTS   1056u /* eight blocks for each multiprocessor of an H200 */
+#define PART_FLOATS  2048u
+#define XENT_PARTS   264u
+#define LARGE_BLOCK  1024u
+#define HELD_CLASSES 8 /* of a row, by one thread */
 
 /* ------------------------------------------------------------------ joining parts */
 
@@ -47,6 +50,12 @@ static __device__ __forceinline__ void join_all(const join_params &j, float shar
 static __device__ __forceinline__ void join_part(const join_params &j, float sum, float shared[32])
 {
     sum = ren__block_sum(sum, shared);
+    if (j.count == 1u) {
+        if (threadIdx.x == 0) {
+            *j.sum = sum / j.divisor;
+        }
+        return;
+    }
     if (threadIdx.x == 0) {
         j.parts[blockIdx.x] = sum;
     }
@@ -64,8 +73,9 @@ static __global__ void join_kernel(join_params j)
 static cudaError_t join_apart(cudaStream_t stream, cudaError_t code, const join_params *j)
 {
     join_params p = *j;
-    return code == cudaSuccess && !p.ticket ? REN_LAUNCH(join_kernel, 1u, REN_THREADS, stream, p)
-                                            : code;
+    return code == cudaSuccess && p.count > 1u && !p.ticket
+               ? REN_LAUNCH(join_kernel, 1u, REN_THREADS, stream, p)
+               : code;
 }
 
 /* What a backward pass begins with in place of 1. */
@@ -139,27 +149,45 @@ static __device__ __forceinline__ float group_max(float v, uint32_t group)
 }
 
 /* The loss of a row, in every thread of its group; 0 for groups past the last row, which take part
- * because their warp does. */
-template <typename T>
+ * because their warp does. A thread looks at class `lane` and every group-th one from there: HELD
+ * of them, loaded together into registers; or, with 0, all there are, read anew each time. */
+template <typename T, int HELD>
 static __device__ __forceinline__ float row_loss(const xent_params<T> &p, uint64_t row)
 {
+    const int rounds = HELD ? HELD : (int)((p.classes + p.group - 1u) / p.group);
     uint32_t lane = threadIdx.x % p.group;
     uint64_t classes = row < p.rows ? p.classes : 0u;
     const T *x = p.logits + (row < p.rows ? row : 0u) * p.classes;
     float *out = p.probability + (row < p.rows ? row : 0u) * p.classes;
     int32_t label = row < p.rows ? p.labels[row] : -1;
+    float held[HELD ? HELD : 1];
     float most = -INFINITY;
     float others = 0.0f;
     float below = 0.0f;
     float tops = 0.0f;
     float rest;
     float loss;
-    for (uint64_t j = lane; j < classes; j += p.group) {
-        most = fmaxf(most, ren__widen(x[j]));
+#define EACH(k, j)                                                                                 \
+    for (int k = 0; k < rounds; k++)                                                               \
+        if (uint64_t j = lane + (uint64_t)k * p.group; j < classes)
+#define LOGIT(k, j) (HELD ? held[HELD ? k : 0] : ren__widen(x[j]))
+    if (HELD) {
+#pragma unroll
+        EACH(k, j)
+        {
+            held[HELD ? k : 0] = ren__widen(x[j]);
+        }
+    }
+#pragma unroll
+    EACH(k, j)
+    {
+        most = fmaxf(most, LOGIT(k, j));
     }
     most = group_max(most, p.group);
-    for (uint64_t j = lane; j < classes; j += p.group) {
-        float v = ren__widen(x[j]);
+#pragma unroll
+    EACH(k, j)
+    {
+        float v = LOGIT(k, j);
         if (v == most) {
             tops += 1.0f;
         } else {
@@ -170,9 +198,13 @@ static __device__ __forceinline__ float row_loss(const xent_params<T> &p, uint64
     tops = group_sum(tops, p.group);
     others = group_sum(others, p.group) + (tops - 1.0f);
     below = group_sum(below, p.group);
-    for (uint64_t j = lane; j < classes; j += p.group) {
-        out[j] = expf(ren__widen(x[j]) - most) / (1.0f + others);
+#pragma unroll
+    EACH(k, j)
+    {
+        out[j] = expf(LOGIT(k, j) - most) / (1.0f + others);
     }
+#undef EACH
+#undef LOGIT
     if (label < 0 || (uint64_t)label >= p.classes) {
         return 0.0f;
     }
@@ -184,14 +216,14 @@ static __device__ __forceinline__ float row_loss(const xent_params<T> &p, uint64
     return loss;
 }
 
-template <typename T> static __global__ void xent_forward_kernel(xent_params<T> p)
+template <typename T, int HELD> static __global__ void xent_forward_kernel(xent_params<T> p)
 {
     __shared__ float shared[32];
     uint64_t at_once = blockDim.x / p.group;
     float sum = 0.0f;
     /* Whole blocks go round, so that no thread of a warp leaves early. */
     for (uint64_t first = blockIdx.x * at_once; first < p.rows; first += gridDim.x * at_once) {
-        float loss = row_loss<T>(p, first + threadIdx.x / p.group);
+        float loss = row_loss<T, HELD>(p, first + threadIdx.x / p.group);
         sum += threadIdx.x % p.group == 0 ? loss : 0.0f;
     }
     join_part(p.join, sum, shared);
@@ -230,15 +262,23 @@ template <typename T> static __global__ void xent_backward_kernel(xent_params<T>
 static uint32_t group_of(uint64_t classes)
 {
     uint32_t group = 1;
-    while (group < REN_WARP && group < classes) {
+    while (group < REN_WARP && (uint64_t)group * HELD_CLASSES < classes) {
         group *= 2u;
     }
     return group;
 }
 
+/* The threads of a block: one large block where that is enough, for it needs no joining. */
+static uint32_t xent_threads(uint64_t rows, uint64_t classes)
+{
+    uint64_t all = rows * group_of(classes);
+    return all > LARGE_BLOCK ? REN_THREADS
+                             : (uint32_t)((all + REN_WARP - 1u) / REN_WARP * REN_WARP);
+}
+
 static uint32_t xent_blocks(uint64_t rows, uint64_t classes)
 {
-    return ren__blocks(rows, REN_THREADS / group_of(classes), MOST_PARTS);
+    return ren__blocks(rows, xent_threads(rows, classes) / group_of(classes), XENT_PARTS);
 }
 
 uint64_t ren__cuda_k_xent_scratch(uint64_t rows, uint64_t classes)
@@ -272,8 +312,12 @@ template <typename T>
 static cudaError_t xent_forward(cudaStream_t stream, const ren__xent *x, void *partial)
 {
     xent_params<T> p = xent_params_of<T>(x, partial);
-    return join_apart(
-        stream, REN_LAUNCH(xent_forward_kernel<T>, p.join.count, REN_THREADS, stream, p), &p.join);
+    uint32_t threads = xent_threads(x->rows, x->classes);
+    cudaError_t code =
+        (uint64_t)p.group * HELD_CLASSES >= x->classes
+            ? REN_LAUNCH((xent_forward_kernel<T, HELD_CLASSES>), p.join.count, threads, stream, p)
+            : REN_LAUNCH((xent_forward_kernel<T, 0>), p.join.count, threads, stream, p);
+    return join_apart(stream, code, &p.join);
 }
 
 template <typename T> static cudaError_t xent_backward(cudaStream_t stream, const ren__xent *x)

@@ -14,6 +14,8 @@
 
 #define PART_FLOATS   2048u /* of a small region: few for a thread, or they would come one by one */
 #define MOST_PARTS    1056u /* eight for each multiprocessor of an H200 */
+#define ONE_PART      16384u
+#define LARGE_BLOCK   1024u
 #define LARS_FLOATS   4096u
 #define LARS_PARTS    256u /* that each block of the update joins */
 #define UPDATE_BLOCKS 65536u
@@ -23,9 +25,10 @@
 #define SCALE_MOST         16777216.0f /* 2^24 */
 #define SCALE_LEAST        1.0f
 
+/* One large block, where that is enough, needs no joining. */
 static uint32_t parts_of(uint64_t n)
 {
-    return ren__blocks(n, PART_FLOATS, MOST_PARTS);
+    return n <= ONE_PART ? 1u : ren__blocks(n, PART_FLOATS, MOST_PARTS);
 }
 
 /* ------------------------------------------------------------------ check */
@@ -53,9 +56,8 @@ static __device__ __forceinline__ double join_parts(const double *parts, uint32_
     return ren__block_sum_f64(sum, shared);
 }
 
-static __device__ __forceinline__ void check_join(const check_params &p, double shared[32])
+static __device__ __forceinline__ void check_end(const check_params &p, double sum)
 {
-    double sum = join_parts(p.parts, p.count, shared);
     if (threadIdx.x == 0) {
         /* ADVANCE, which goes before the optimizers, may change loss_scale for the next step. */
         p.u.state->step_scale = p.u.state->loss_scale;
@@ -78,18 +80,22 @@ static __global__ void check_kernel(check_params p)
         }
     }
     sum = ren__block_sum_f64(sum, shared);
+    if (p.count == 1u) {
+        check_end(p, sum);
+        return;
+    }
     if (threadIdx.x == 0) {
         p.parts[blockIdx.x] = sum;
     }
     if (p.u.ticket && ren__is_last_block(p.u.ticket)) {
-        check_join(p, shared);
+        check_end(p, join_parts(p.parts, p.count, shared));
     }
 }
 
 static __global__ void check_join_kernel(check_params p)
 {
     __shared__ double shared[32];
-    check_join(p, shared);
+    check_end(p, join_parts(p.parts, p.count, shared));
 }
 
 uint64_t ren__cuda_k_check_scratch(uint64_t n)
@@ -100,8 +106,9 @@ uint64_t ren__cuda_k_check_scratch(uint64_t n)
 cudaError_t ren__cuda_k_check(cudaStream_t stream, const ren__update *u, void *partial)
 {
     check_params p = {*u, (double *)partial, parts_of(u->n), ren__aligned16(u->gradient)};
-    cudaError_t code = REN_LAUNCH(check_kernel, p.count, REN_THREADS, stream, p);
-    if (code == cudaSuccess && !u->ticket) {
+    uint32_t threads = p.count > 1u ? REN_THREADS : LARGE_BLOCK;
+    cudaError_t code = REN_LAUNCH(check_kernel, p.count, threads, stream, p);
+    if (code == cudaSuccess && p.count > 1u && !u->ticket) {
         code = REN_LAUNCH(check_join_kernel, 1u, REN_THREADS, stream, p);
     }
     return code;
