@@ -1162,10 +1162,11 @@ REN_API ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error 
 
 /* ------------------------------------------------------------------ trace */
 
-/* Write what happens from now on to a trace file, for Perfetto or chrome://tracing: a row for the
- * posts, the submitter, the training steps, each stream, each completion thread and each channel.
- * On a stream's row is each task of a step, each transfer and each job, with the times that the
- * device's own clock gave, on either path; arrows show which task waits for another stream's.
+/* Write what happens from now on to a trace file, for Perfetto or chrome://tracing: rows for the
+ * posts, the submitter, the training steps, what each stream ran of steps and of other jobs, each
+ * completion thread and each channel. Tasks of steps, transfers, inferences and jobs have the times
+ * that the device's own clock gave, on either path; arrows show which task waits for another
+ * stream's.
  * A step that is posted while a trace is open goes with stamps of the device's clock around each of
  * its tasks, on the graph path in graphs of their own, made when first needed and kept beside the
  * others. What it computes is the same; on a GPU each stamp takes a microsecond or two. Without an

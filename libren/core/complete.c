@@ -215,15 +215,17 @@ static void deliver(finisher *f, ren__slot *slot, ren_status status)
     chain_slot(f, slot);
 }
 
-/* Where the trace shows a job: on its stream, by the device's clock, with arrows from the submitter
- * and to this thread; what a thread of ours did, on that thread's row. */
+/* Where the trace shows a job: on its stream's row of jobs, by the device's clock, with arrows from
+ * the submitter and to this thread; what a thread of ours did, on that thread's row. */
 static void trace_job(finisher *f, const ren__slot *slot, uint32_t generation, uint64_t began_ns)
 {
     static const char *const names[] = {"copy", "fill", "device", "host", "barrier", "work"};
     ren__trace_slot *trace = &f->rt->trace;
     uint64_t id = ren__job_id(generation, f->rt->tag, slot->road, slot->index);
-    uint32_t stream = REN__TRACK_STREAM + slot->stream;
+    uint32_t stream = REN__TRACK_JOB + slot->stream;
     uint32_t thread = REN__TRACK_COMPLETION + slot->lane;
+    bool named = slot->kind == REN__JOB_WORK && slot->as.work.name;
+    const char *name = named ? slot->as.work.name : names[slot->kind];
     if (slot->stamps && slot->stamps[0] && slot->stamps[1]) {
         uint64_t begin = slot->stamps[0], end = slot->stamps[1];
         const ren__trace_event span = {.kind = REN__TRACE_SPAN,
@@ -232,16 +234,16 @@ static void trace_job(finisher *f, const ren__slot *slot, uint32_t generation, u
                                        .begin_ns = begin,
                                        .end_ns = end,
                                        .value = id,
-                                       .name = names[slot->kind]};
+                                       .name = name};
         ren__trace_put(trace, &span);
         ren__trace_flow(trace, "issue", REN__TRACK_SUBMITTER, slot->launched_ns, stream, begin,
                         REN__TRACE_DEVICE_END);
         ren__trace_flow(trace, "done", stream, ren__trace_inside(begin, end), thread, f->now_ns,
                         REN__TRACE_DEVICE_BEGIN);
     } else if (began_ns) {
-        ren__trace_span(trace, thread, names[slot->kind], began_ns, f->now_ns, id);
+        ren__trace_span(trace, thread, name, began_ns, f->now_ns, id);
     } else if (slot->launched_ns && !(slot->kind == REN__JOB_WORK && slot->as.work.timed)) {
-        ren__trace_instant(trace, stream, names[slot->kind], slot->done_ns, id);
+        ren__trace_instant(trace, stream, name, slot->done_ns, id);
     }
 }
 

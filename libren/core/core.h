@@ -86,7 +86,8 @@ typedef struct ren__work {
      * behind its earlier uses, and later uses are behind this work. */
     ren_buffer buffer;
     uint64_t buffer_offset, buffer_bytes;
-    uint32_t timed; /* 1 = it tells the trace itself when its commands ran */
+    const char *name; /* static: what the trace calls it; NULL = "work" */
+    uint32_t timed;   /* 1 = it tells the trace itself when its commands ran */
 } ren__work;
 
 /* As ren_post, with `work` in place of a descriptor's payload. */

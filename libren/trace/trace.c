@@ -191,8 +191,10 @@ static const char *track_name(uint32_t track, char out[32])
     if (track == REN__TRACK_STEP) {
         return "steps";
     }
-    if (track < REN__TRACK_COMPLETION) {
+    if (track < REN__TRACK_JOB) {
         (void)snprintf(out, 32, "stream %s", stream_names[track - REN__TRACK_STREAM]);
+    } else if (track < REN__TRACK_COMPLETION) {
+        (void)snprintf(out, 32, "jobs %s", stream_names[track - REN__TRACK_JOB]);
     } else if (track < REN__TRACK_PUMP) {
         (void)snprintf(out, 32, "completion %s", stream_names[track - REN__TRACK_COMPLETION]);
     } else {

@@ -25,15 +25,17 @@
 #include "../core/core.h"
 #include "stamps.h"
 
-/* The rows of the picture. Host times, but for the streams and the steps. */
+/* The rows of the picture. Host times, but for steps, streams and jobs. */
 enum {
-    REN__TRACK_POST = 0,       /* host threads: instants, since several may post at once */
-    REN__TRACK_SUBMITTER = 1,  /* what the submitter did */
-    REN__TRACK_STEP = 2,       /* training steps, from their first task to their last */
-    REN__TRACK_STREAM = 3,     /* + ren_stream: what the stream's lane ran */
-    REN__TRACK_COMPLETION = 8, /* + lane: what its completion thread did */
-    REN__TRACK_PUMP = 13,      /* + channel: callbacks run by ren_pump */
-    REN__TRACK_COUNT = 29
+    REN__TRACK_POST = 0,      /* host threads: instants, since several may post at once */
+    REN__TRACK_SUBMITTER = 1, /* what the submitter did */
+    REN__TRACK_STEP = 2,      /* training steps, from their first task to their last */
+    REN__TRACK_STREAM = 3,    /* + ren_stream: what training steps ran on it */
+    REN__TRACK_JOB = 8,       /* + ren_stream: other jobs. On CUDA they may run beside the tasks of
+                                   a graph that are the stream's by the plan */
+    REN__TRACK_COMPLETION = 13, /* + lane: what its completion thread did */
+    REN__TRACK_PUMP = 18,       /* + channel: callbacks run by ren_pump */
+    REN__TRACK_COUNT = 34
 };
 
 enum {

@@ -117,6 +117,7 @@ static void infer_finish(void *self, ren_completion *c)
 void ren__infer_work(ren__infer_request *x, ren__work *work)
 {
     work->issue = infer_issue;
+    work->name = "infer";
     work->finish = infer_finish;
     work->renew_need = infer_renew_need;
     work->self = x;

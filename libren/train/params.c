@@ -158,6 +158,7 @@ static ren_status move_run(move *v)
     ren_job job;
     ren__chain_post post = {.seq = &v->seq, .deliver = REN_DELIVER_NONE};
     post.work.issue = move_issue;
+    post.work.name = "parameters";
     post.work.finish = move_finish;
     post.work.self = v;
     post.work.stream = REN_STREAM_UPDATE;

@@ -417,6 +417,7 @@ static ren_status run_setup(ren_trainer *t, ren_error *err)
     memset(t->spare, 0, sizeof *t->spare);
     t->spare->loss_scale = t->first_scale;
     post.work.issue = setup_issue;
+    post.work.name = "setup";
     post.work.finish = setup_finish;
     post.work.self = &v;
     post.work.stream = REN_STREAM_UPDATE;

@@ -84,7 +84,10 @@ static run_spec small_run(net_kind kind)
 static void check_rows(const trace_file *f)
 {
     for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
+        char jobs[32];
+        (void)snprintf(jobs, sizeof jobs, "jobs %s", stream_rows[s] + strlen("stream "));
         CU_ASSERT_EQUAL(trace_file_overlaps(f, trace_file_track(f, stream_rows[s])), 0);
+        CU_ASSERT_EQUAL(trace_file_overlaps(f, trace_file_track(f, jobs)), 0);
     }
     CU_ASSERT_EQUAL(trace_file_overlaps(f, trace_file_track(f, "steps")), 0);
     for (uint32_t track = 0; track < 64; track++) {
@@ -473,8 +476,8 @@ static void host_nothing(void *user)
     (void)user;
 }
 
-/* Proves: a copy, a fill and a DEVICE job are spans on their streams by the device's clock, a HOST
- * job one on its completion thread, a barrier an instant; each where the job's own times put it. */
+/* Proves: a copy, a fill and a DEVICE job are spans on their streams' rows of jobs by the device's
+ * clock, a HOST job one on its completion thread, a barrier an instant. */
 static void test_trace_shows_jobs(void)
 {
     ren_runtime *rt = ren_test_runtime(NULL);
@@ -509,13 +512,56 @@ static void test_trace_shows_jobs(void)
     check_rows(&f);
     /* A device that copies from pinned memory alone has the thread make the copy. */
     CU_ASSERT_EQUAL(
-        count_spans(&f, "stream TRANS", "copy") + count_spans(&f, "completion TRANS", "copy"), 4);
-    CU_ASSERT_EQUAL(count_spans(&f, "stream COMP_1", "fill"), 4);
-    CU_ASSERT_EQUAL(count_spans(&f, "stream COMP_2", "device"), 4);
+        count_spans(&f, "jobs TRANS", "copy") + count_spans(&f, "completion TRANS", "copy"), 4);
+    CU_ASSERT_EQUAL(count_spans(&f, "jobs COMP_1", "fill"), 4);
+    CU_ASSERT_EQUAL(count_spans(&f, "jobs COMP_2", "device"), 4);
     CU_ASSERT_EQUAL(count_spans(&f, "completion COMP_3", "host"), 4);
-    CU_ASSERT_EQUAL(count_spans(&f, "stream UPDATE", "barrier"), 4);
+    CU_ASSERT_EQUAL(count_spans(&f, "jobs UPDATE", "barrier"), 4);
     CU_ASSERT_EQUAL(count_spans(&f, "host posts", "post"), 20);
     trace_file_free(&f);
+    ren_test_shutdown(rt);
+}
+
+/* Proves: inferences have their spans, by the device's clock, beside the tasks of training. */
+static void test_trace_shows_inferences(void)
+{
+    static run_result out;
+    static float logits[12 * 10];
+    run_spec spec = small_run(NET_MLP);
+    ren_runtime *rt = run_runtime(&spec);
+    ren_infer_desc d = ren_infer_desc_default();
+    trace_file f;
+    size_t seen = 0;
+    run r;
+    run_begin(&r, rt, &spec, &out);
+    const ren_binding x = {"x", r.x, r.n.row * r.n.batch * sizeof(float)};
+    CU_ASSERT_EQUAL(ren_infer_prepare(r.n.model, r.n.logits, NULL), REN_OK);
+    begin_trace(rt);
+    d.bindings = &x;
+    d.binding_count = 1;
+    d.output = r.n.logits;
+    d.out_data = logits;
+    d.out_bytes = sizeof logits;
+    d.deliver = REN_DELIVER_NONE;
+    for (uint32_t i = 0; i < 6; i++) {
+        ren_job job;
+        CU_ASSERT_EQUAL_FATAL(ren_infer(r.n.model, &d, &job), REN_OK);
+        run_step(&r);
+        net_wait(rt, job);
+    }
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, 10 * SECOND), REN_OK);
+    read_trace(rt, &f);
+    check_rows(&f);
+    for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
+        char jobs[32];
+        (void)snprintf(jobs, sizeof jobs, "jobs %s", stream_rows[s] + strlen("stream "));
+        seen += count_spans(&f, jobs, "infer");
+    }
+    CU_ASSERT_EQUAL(seen, 6);
+    CU_ASSERT_EQUAL(count_spans(&f, "steps", "step"), 6);
+    trace_file_free(&f);
+    run_end(&r);
+    run_free(&out);
     ren_test_shutdown(rt);
 }
 
@@ -551,7 +597,7 @@ static void test_trace_of_a_held_device(void)
     CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, 10 * SECOND), REN_OK);
     read_trace(rt, &f);
-    CU_ASSERT_EQUAL(count_spans(&f, "stream TRANS", "device"), 1);
+    CU_ASSERT_EQUAL(count_spans(&f, "jobs TRANS", "device"), 1);
     trace_file_free(&f);
     ren_test_shutdown(rt);
 }
@@ -568,6 +614,7 @@ int main(int argc, char **argv)
         {"test_refused_stamps_fail_no_step", test_refused_stamps_fail_no_step},
         {"test_stats_agree_with_the_file", test_stats_agree_with_the_file},
         {"test_trace_shows_jobs", test_trace_shows_jobs},
+        {"test_trace_shows_inferences", test_trace_shows_inferences},
         {"test_trace_of_a_held_device", test_trace_of_a_held_device},
     };
     return ren_test_main(argc, argv, "conformance/test_trace_steps", cases, REN_TEST_COUNT(cases),

@@ -159,7 +159,7 @@ static void test_end_writes_file(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"dur\":0.000,\"args\":{\"value\":9}"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"quote\\\" back\\\\ tab? ??\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"s\",\"pid\":1,\"tid\":1,"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":29,"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":34,"));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"name\":\"a name that is longer than a record has\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":\"0xffffffffffffffff\""));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"lost_records\":\"0\""));
@@ -529,8 +529,8 @@ static void test_trace_of_a_runtime(void)
     char *text = read_file(s.path);
     CU_ASSERT_TRUE(is_json(text));
     CU_ASSERT_EQUAL(count_of(text, "\"tid\":1,\"cat\":\"ren\",\"name\":\"post\""), 5);
-    CU_ASSERT_EQUAL(count_of(text, "\"tid\":6,\"cat\":\"ren\",\"name\":\"barrier\""), 5);
-    CU_ASSERT_EQUAL(count_of(text, "\"tid\":17,\"cat\":\"ren\",\"name\":\"callback\""), 5);
+    CU_ASSERT_EQUAL(count_of(text, "\"tid\":11,\"cat\":\"ren\",\"name\":\"barrier\""), 5);
+    CU_ASSERT_EQUAL(count_of(text, "\"tid\":22,\"cat\":\"ren\",\"name\":\"callback\""), 5);
     free(text);
     /* A runtime that ends with its trace open writes it. */
     CU_ASSERT_EQUAL(ren_trace_begin(rt, s.path, &err), REN_OK);
