@@ -85,8 +85,8 @@ static void trace_step(const ren__step *step, const ren_completion *c, const ren
                                    .name = "step",
                                    .detail = step->path == REN_PATH_GRAPH ? "graph" : "queued"};
     ren__trace_put(trace, &span);
-    ren__trace_flow(trace, "issue", REN__TRACK_SUBMITTER,
-                    ren__trace_inside(clock->issue_ns, clock->issued_ns), REN__TRACK_STEP,
+    /* From its beginning: the device may start before the submitter is through with the step. */
+    ren__trace_flow(trace, "issue", REN__TRACK_SUBMITTER, clock->issue_ns, REN__TRACK_STEP,
                     times->first_ns, REN__TRACE_DEVICE_END);
     if (result && result_end) {
         (void)trace_copy(step, REN_STREAM_UPDATE, "result", result, result_end);
