@@ -88,6 +88,7 @@ typedef struct ren__work {
     uint64_t buffer_offset, buffer_bytes;
     const char *name; /* static: what the trace calls it; NULL = "work" */
     uint32_t timed;   /* 1 = it tells the trace itself when its commands ran */
+    uint32_t brief;   /* 1 = done soon behind its issue: who completes it is woken beside that */
 } ren__work;
 
 /* As ren_post, with `work` in place of a descriptor's payload. */

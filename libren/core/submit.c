@@ -543,7 +543,7 @@ static void issue(ren_runtime *rt, ren__slot *slot)
         return;
     }
     leave_lines(rt, slot);
-    if (slot->kind <= REN_JOB_DEVICE) {
+    if (slot->kind <= REN_JOB_DEVICE || (slot->kind == REN__JOB_WORK && slot->as.work.brief)) {
         ren__lane_announce(rt, lane);
     }
     status = ren__issue_commands(rt, lane, slot);

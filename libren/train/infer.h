@@ -74,7 +74,8 @@ typedef struct ren__infer_request {
     void *out;               /* [own] */
     uint64_t out_bytes;      /* [own] */
     uint64_t seq;
-    uint64_t version; /* [sub] */
+    uint32_t launches; /* [sub] its need was told for a graph's launch */
+    uint64_t version;  /* [sub] */
 } ren__infer_request;
 
 struct ren__infer_output {

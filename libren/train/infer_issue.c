@@ -63,15 +63,23 @@ static ren_status enqueue(ren__infer_request *x, ren__submit *s, const ren__weig
     }
     if (status == REN_OK && l->tasks) {
         status = ren__replay_issue(&l->replay, s, l->externals, place, NULL, &path);
+        if (x->launches && path == REN_PATH_QUEUED) { /* another set than was expected */
+            uint32_t more[REN_STREAM_COUNT] = {0};
+            more[x->stream] = l->commands;
+            ren__submit_count_commands(s, more);
+        }
     }
     return status == REN_OK ? copy_output(x, s, lane) : status;
 }
 
 static void infer_renew_need(void *self, ren__submit *s, uint32_t need[REN_STREAM_COUNT])
 {
-    const ren__infer_request *x = self;
+    ren__infer_request *x = self;
+    const ren__weights *w = &x->output->model->weights;
+    x->launches = ren__replay_will_launch(&x->lane->replay, w->newest, 0);
     memset(need, 0, REN_STREAM_COUNT * sizeof need[0]);
-    need[x->stream] = x->lane->commands + x->output->input_count + REST_COMMANDS;
+    need[x->stream] =
+        (x->launches ? 1 : x->lane->commands) + x->output->input_count + REST_COMMANDS;
     ren__weights_need(x->output->model, s, x->any_version, need);
 }
 
@@ -122,4 +130,5 @@ void ren__infer_work(ren__infer_request *x, ren__work *work)
     work->renew_need = infer_renew_need;
     work->self = x;
     work->stream = x->stream;
+    work->brief = 1;
 }
