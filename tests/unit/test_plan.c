@@ -169,6 +169,36 @@ static uint32_t lanes_for(const ren__device_costs *costs, uint32_t replayed, uin
     return lanes;
 }
 
+/* GREEDY. Six times in a row two branches of one task each: every fork and join is on the way, so
+ * an event longer than a task takes the gain away, and a shorter one leaves it. Fails if only what
+ * a plan begins and ends with is charged for its events. */
+static void test_build_events_on_the_way_greedy(void)
+{
+    static const uint32_t event_ns[2] = {8000, 500};
+    static const uint32_t lanes[2] = {1, 2};
+    for (uint32_t i = 0; i < 2; i++) {
+        fake_reset();
+        ren__task_graph *g = fake_graph();
+        uint32_t x = fixed_value(g, "x");
+        for (uint32_t k = 0; k < 6; k++) {
+            uint32_t a = local_value(g, "a");
+            uint32_t b = local_value(g, "b");
+            uint32_t next = local_value(g, "next");
+            fake_op(g, "left", REN_STREAM_COMP_1, 30000, x, NONE, a);
+            fake_op(g, "right", REN_STREAM_COMP_2, 30000, x, NONE, b);
+            fake_op(g, "join", REN_STREAM_COMP_3, 0, a, b, next);
+            x = next;
+        }
+        ren__plan_config config = fake_config(REN__POLICY_GREEDY, 5);
+        config.costs = (ren__device_costs){
+            .launch_ns = 1000, .event_ns = event_ns[i], .processors = 8, .bytes_per_ns = 10.0f};
+        ren__plan *plan = fake_build(g, &config);
+        CU_ASSERT_EQUAL(fake_counts(plan).lanes_used, lanes[i]);
+        ren__plan_destroy(plan);
+        ren__task_graph_destroy(g);
+    }
+}
+
 /* GREEDY uses as many lanes as pay. Of a lane more, each of these takes away the gain: an event as
  * long as what overlaps; a device that is full with one operation, or has one processor; a host
  * that cannot launch faster than the device works; a price on each wait. Which of them counts
@@ -204,6 +234,50 @@ static void test_build_lanes_that_pay_greedy(void)
     c = cheap;
     c.launch_ns = 10000; /* a launch is no event: as good a reason to overlap as work */
     CU_ASSERT_EQUAL(lanes_for(&c, 0, 0), 4);
+}
+
+/* What GREEDY expects of a plan of one product y = x w^T, or of its weight gradient. */
+static uint64_t expected_of(ren__op_kind kind, ren_dtype dtype, int64_t outputs, uint32_t tf32)
+{
+    static const ren__device_costs costs = {.launch_ns = 1000,
+                                            .channels_full = 64,
+                                            .flops_per_ns = 10.0f,
+                                            .tf32_flops_per_ns = 20.0f,
+                                            .half_flops_per_ns = 40.0f,
+                                            .bytes_per_ns = 1000.0f};
+    fake_reset();
+    ren__task_graph *g = fake_graph();
+    ren__task t = fake_task("product", REN_STREAM_COMP_1, 4000000);
+    ren__tensor_desc w = {.dtype = dtype, .rank = 2, .dims = {outputs, 256}};
+    ren__tensor_desc x = {.dtype = dtype, .rank = 2, .dims = {8, 256}};
+    uint32_t is_forward = kind == REN__OP_LINEAR_FWD;
+    t.op.kind = kind;
+    t.op.allow_tf32 = tf32;
+    t.op.operand[0] = x;
+    t.op.operand[is_forward ? 1 : 2] = w;
+    fake_reads(&t, 0, ren__task_graph_value(g, "x", REN__VALUE_FIXED, 1 << 20));
+    (is_forward ? fake_reads : fake_writes)(
+        &t, is_forward ? 1 : 2, ren__task_graph_value(g, "w", REN__VALUE_FIXED, 1 << 20));
+    ren__task_graph_add(g, &t);
+    ren__plan_config config = fake_config(REN__POLICY_GREEDY, 5);
+    config.costs = costs;
+    ren__plan *plan = fake_build(g, &config);
+    uint64_t expected = fake_counts(plan).expected_ns;
+    ren__plan_destroy(plan);
+    ren__task_graph_destroy(g);
+    return expected;
+}
+
+/* Four million flops: at the rate of the type that is multiplied, as if there were 64 channels, and
+ * with a launch, for a gradient of weights two. Fails if a rate is taken for another's. */
+static void test_build_expected_times_greedy(void)
+{
+    CU_ASSERT_EQUAL(expected_of(REN__OP_LINEAR_FWD, REN_F32, 64, 0), 401000);
+    CU_ASSERT_EQUAL(expected_of(REN__OP_LINEAR_FWD, REN_F32, 64, 1), 201000);
+    CU_ASSERT_EQUAL(expected_of(REN__OP_LINEAR_FWD, REN_F16, 64, 0), 101000);
+    CU_ASSERT_EQUAL(expected_of(REN__OP_LINEAR_FWD, REN_F32, 16, 0), 1601000);
+    CU_ASSERT_EQUAL(expected_of(REN__OP_LINEAR_FWD, REN_F32, 512, 0), 401000);
+    CU_ASSERT_EQUAL(expected_of(REN__OP_LINEAR_BWD_WEIGHT, REN_F32, 16, 0), 1602000);
 }
 
 enum {
@@ -880,6 +954,8 @@ int main(int argc, char **argv)
         {"test_build_inception_greedy", test_build_inception_greedy},
         {"test_build_small_fork_greedy", test_build_small_fork_greedy},
         {"test_build_lanes_that_pay_greedy", test_build_lanes_that_pay_greedy},
+        {"test_build_events_on_the_way_greedy", test_build_events_on_the_way_greedy},
+        {"test_build_expected_times_greedy", test_build_expected_times_greedy},
         {"test_build_chain_before_what_hangs_on_it_greedy",
          test_build_chain_before_what_hangs_on_it_greedy},
         {"test_build_keeps_what_may_not_move", test_build_keeps_what_may_not_move},
