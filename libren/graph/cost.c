@@ -97,7 +97,9 @@ ren__task_work ren__cost_of(const ren__cost_model *m, const ren__task *t)
     ren__task_work w = {.passes = passes_of(t)};
     uint64_t bytes = bytes_moved(t);
     if (t->kind == REN__TASK_OP && multiplies(t->op.kind)) {
-        w.flops_ns = (uint64_t)(spent(&m->costs, t) / (double)flops_per_ns(&m->costs, &t->op));
+        double rate = (double)flops_per_ns(&m->costs, &t->op);
+        w.flops_ns = (uint64_t)(spent(&m->costs, t) / rate);
+        w.full_ns = (uint64_t)((double)t->cost / rate);
     } else if (t->cost > bytes) {
         bytes = t->cost;
     }

@@ -178,9 +178,10 @@ typedef struct ren__cost_model {
     ren__device_costs costs;
     uint32_t launch_ns, event_ns, root_ns; /* of the path that the plan takes */
 } ren__cost_model;
-/* An operation takes the longer of the two, and `passes` times launch_ns. */
+/* An operation takes the longer of flops_ns and bytes_ns, and `passes` times launch_ns. */
 typedef struct ren__task_work {
     uint64_t flops_ns, bytes_ns;
+    uint64_t full_ns; /* its arithmetic, were the device full with it */
     uint32_t passes;
 } ren__task_work;
 ren__cost_model ren__cost_model_of(const ren__plan_config *config);

@@ -121,7 +121,7 @@ static void find_times(player *p)
         s->ns = (uint64_t)w.passes * p->model->launch_ns + later(w.flops_ns, w.bytes_ns);
         s->host_ns = w.passes * p->model->costs.host_launch_ns;
         s->rank = s->ns + longest;
-        flops_ns += w.flops_ns;
+        flops_ns += w.full_ns;
         bytes_ns += w.bytes_ns;
         work_ns += s->ns;
     }
