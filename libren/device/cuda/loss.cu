@@ -216,7 +216,8 @@ static __device__ __forceinline__ float row_loss(const xent_params<T> &p, uint64
     return loss;
 }
 
-template <typename T, int HELD> static __global__ void xent_forward_kernel(xent_params<T> p)
+template <typename T, int HELD>
+static __global__ void __launch_bounds__(LARGE_BLOCK) xent_forward_kernel(xent_params<T> p)
 {
     __shared__ float shared[32];
     uint64_t at_once = blockDim.x / p.group;

@@ -68,7 +68,7 @@ static __device__ __forceinline__ void check_end(const check_params &p, double s
 
 /* The square of a finite f32 is finite in f64, and so is every sum of them that fits memory: a sum
  * that is not finite had an inf or NaN in it. */
-static __global__ void check_kernel(check_params p)
+static __global__ void __launch_bounds__(LARGE_BLOCK) check_kernel(check_params p)
 {
     __shared__ double shared[32];
     double sum = 0.0;
