@@ -45,6 +45,11 @@ cudaError_t ren__cuda_k_concat(cudaStream_t stream, void *const *parts, const ui
 /* out: device or pinned host memory, 8-byte aligned. */
 cudaError_t ren__cuda_k_stamp(cudaStream_t stream, uint64_t *out);
 
+/* ------------------------------------------------------------------ small.cu */
+
+/* Device memory, or pinned host memory that the device reaches by the same address. */
+cudaError_t ren__cuda_k_small_copy(cudaStream_t stream, void *to, const void *from, uint32_t bytes);
+
 /* ------------------------------------------------------------------ cast.cu */
 
 /* Any dtype to F32, F16 or BF16; rounds to nearest even. */

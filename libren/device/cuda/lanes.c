@@ -40,6 +40,8 @@
 #include "internal.h"
 #include "kernels.h"
 
+#define SMALL_COPY 1024u /* bytes, most of a copy by a kernel */
+
 #define WATCH_NS UINT64_C(20000)  /* look again and again for this long */
 #define NAP_NS   10000L           /* then once in this long */
 #define BLOCK_NS UINT64_C(300000) /* from here on sleep until woken */
@@ -207,6 +209,28 @@ ren_status ren__cuda_event_sync(ren__device *dev, ren__event *event)
     return status;
 }
 
+/* May a kernel read and write this address? */
+static int is_reached(const void *ptr)
+{
+    struct cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, ptr) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return attributes.type == cudaMemoryTypeDevice ||
+           (attributes.type == cudaMemoryTypeHost && attributes.devicePointer == ptr);
+}
+
+/* A few bytes of another lane than the one for transfers, which is the first where there are
+ * several: there a kernel could have to wait for room on the device, while a copy engine runs
+ * beside everything. */
+static int copies_by_kernel(const ren__device *dev, uint32_t lane, const void *dst, const void *src,
+                            uint64_t bytes)
+{
+    return bytes <= SMALL_COPY && (lane != 0 || dev->lanes == 1) && is_reached(dst) &&
+           is_reached(src);
+}
+
 ren_status ren__cuda_copy(ren__device *dev, uint32_t lane, void *dst, const void *src,
                           uint64_t bytes)
 {
@@ -215,9 +239,14 @@ ren_status ren__cuda_copy(ren__device *dev, uint32_t lane, void *dst, const void
     if (status != REN_OK) {
         return status;
     }
-    status = REN__CUDA(
-        dev, NULL,
-        cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDefault, dev->lane[lane].stream));
+    if (copies_by_kernel(dev, lane, dst, src, bytes)) {
+        status = REN__CUDA(
+            dev, NULL, ren__cuda_k_small_copy(dev->lane[lane].stream, dst, src, (uint32_t)bytes));
+    } else {
+        status = REN__CUDA(
+            dev, NULL,
+            cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDefault, dev->lane[lane].stream));
+    }
     ren__cuda_leave(dev, &scope);
     return status;
 }
