@@ -244,15 +244,17 @@ static ren_status check_norm_fused(const ren__op_desc *d, ren_error *err)
         return from_bias ? same(d, 10, 0, err) : REN_OK; /* operand 10 is `other` here */
     }
     if (d->fused_activation ? from_y == from_bias
-                            : from_y || from_bias || d->operand[9].rank != 0) {
+                            : from_y || from_bias || d->operand[9].rank || d->operand[11].rank) {
         return FAIL(REN_ERR_SHAPE, "with a fused activation one of the operands 8 and 10 is there, "
-                                   "without it neither, nor operand 9");
+                                   "without it neither, nor operands 9 and 11");
     }
     if (from_y) {
         TRY(same(d, 8, 0, err));
     }
-    if (d->operand[9].rank) {
-        TRY(same(d, 9, 0, err));
+    for (uint32_t i = 9; i <= 11; i += 2) {
+        if (d->operand[i].rank) {
+            TRY(same(d, i, 0, err));
+        }
     }
     return from_bias ? shape1(d, 10, last_dim(&d->operand[0]), err) : REN_OK;
 }
@@ -261,8 +263,8 @@ static ren_status check_norm(const ren__op_desc *d, ren_error *err)
 {
     uint32_t backward = d->kind == REN__OP_BATCH_NORM_BWD;
     uint32_t last = d->kind == REN__OP_BATCH_NORM_TRAIN ? 9u : backward ? 7u : 5u;
-    uint32_t tensors =
-        backward ? 1u << 0 | 1u << 1 | 1u << 5 | 1u << 8 | 1u << 9 : 1u << 0 | 1u << 5 | 1u << 10;
+    uint32_t tensors = backward ? 1u << 0 | 1u << 1 | 1u << 5 | 1u << 8 | 1u << 9 | 1u << 11
+                                : 1u << 0 | 1u << 5 | 1u << 10;
     int64_t channels = last_dim(&d->operand[0]);
     if (d->operand[0].rank != 2 && d->operand[0].rank != 4) {
         return FAIL(REN_ERR_SHAPE, "operand 0 must have rank 2 or 4");

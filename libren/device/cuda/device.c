@@ -212,7 +212,8 @@ static ren_status read_caps(ren__device *dev, ren_error *err)
     dev->caps.fusions |=
         REN__FUSE_LINEAR_ACT | REN__FUSE_WEIGHT_BIAS | REN__FUSE_GELU | REN__FUSE_HALF_LOSS;
     dev->caps.fusions |= REN__FUSE_CONV_ACT;
-    dev->caps.fusions |= REN__FUSE_NORM_ACT | REN__FUSE_NORM_ADD | REN__FUSE_ACT_BIAS;
+    dev->caps.fusions |=
+        REN__FUSE_NORM_ACT | REN__FUSE_NORM_ADD | REN__FUSE_NORM_GRADS | REN__FUSE_ACT_BIAS;
     dev->caps.memory_bytes = properties.totalGlobalMem;
     dev->caps.costs = ren__cuda_costs(&properties, dev->ordinal);
     return REN_OK;

@@ -150,6 +150,7 @@ typedef struct ren__norm_backward {
     /* dy counts where the output was positive: which y says, or bias, from which it is computed
      * again; at most one of them is there, and without one all of dy counts. */
     const void *y;
+    const void *more; /* added to dy, where y or bias is there; may be NULL */
     const float *weight, *bias, *mean, *rstd;
     void *dx, *dother; /* dother may be NULL */
     float *dweight, *dbias;

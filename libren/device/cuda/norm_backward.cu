@@ -4,11 +4,14 @@
  * Purpose   With g the dy that counts and h = (x - mean) rstd: dbias = sum g, dweight = sum g h,
  *           dx = weight rstd (g - dbias / rows - h dweight / rows). With a fused activation g is dy
  *           where the output was positive, else 0; the output is read, or without it computed
- *           again from x and bias (norm.cuh). `dother` is g itself.
+ *           again from x and bias (norm.cuh). `dother` is g itself. dy may come in two parts.
  * Shape     Two launches, as in norm.cu: sums of each split, then each block joins the sums of its
  *           channels and writes dx. A batch of few rows takes one launch.
- * Aliasing  A thread reads its elements of dy, x and y before it writes them, so dx or dother may
- *           be dy.
+ * Kept g    Where g is wanted, or costs more to compute twice than to write and read, the first
+ *           launch writes it, rounded, into dother or else into dx, and the second reads it there
+ *           in place of all that it comes from.
+ * Aliasing  A thread reads its elements of dy, more, x and y before it writes them, so dx or dother
+ *           may be dy.
  */
 #include "norm.cuh"
 
@@ -21,8 +24,8 @@
 #define RELOAD() asm volatile("" ::: "memory")
 
 template <typename T> struct backward_params {
-    const T *dy, *x, *y;
-    T *dx, *dother;
+    const T *dy, *more, *x, *y;
+    T *dx, *dother, *kept;
     const float *weight, *bias, *mean, *rstd;
     float *dweight, *dbias;
     float *partial; /* [splits][channels] sums of g, then as many of g (x - mean) */
@@ -36,6 +39,13 @@ enum gate_by {
     GATE_NONE,
     GATE_Y,   /* the output is given */
     GATE_BIAS /* it is computed again */
+};
+
+/* Does the first launch keep g, and is dy one tensor or two? */
+enum keep {
+    KEEP_NONE,
+    KEEP_ONE,
+    KEEP_TWO
 };
 
 /* Constants of a block's channels, in shared memory: a thread of eight channels has no registers to
@@ -52,28 +62,38 @@ enum constant {
 typedef float constants[CONSTANTS][REN_TILE];
 
 /* What a thread has read and not used yet. */
-template <typename T, int W> struct window {
-    ren__pack<T, W> g[UNROLL], x[UNROLL], y[UNROLL];
+template <typename T, int W, int N> struct window {
+    ren__pack<T, W> g[N], more[N], x[N], y[N];
 };
 
-template <typename T, int W, gate_by BY>
+template <typename T, int W, gate_by BY, keep KEEP, int N>
 static __device__ __forceinline__ void read_window(const backward_params<T> &p, const ren__stand &s,
-                                                   uint32_t i, window<T, W> *w)
+                                                   uint32_t i, window<T, W, N> *w)
 {
-    ren__read_some<T, W, UNROLL>(p.dy, s, i, w->g);
-    ren__read_some<T, W, UNROLL>(p.x, s, i, w->x);
+    ren__read_some<T, W, N>(p.dy, s, i, w->g);
+    if (KEEP == KEEP_TWO) {
+        ren__read_some<T, W, N>(p.more, s, i, w->more);
+    }
+    ren__read_some<T, W, N>(p.x, s, i, w->x);
     if (BY == GATE_Y) {
-        ren__read_some<T, W, UNROLL>(p.y, s, i, w->y);
+        ren__read_some<T, W, N>(p.y, s, i, w->y);
     }
 }
 
 /* The pack u of a window: x, and the dy that counts. */
-template <typename T, int W, gate_by BY>
-static __device__ __forceinline__ void counted(const window<T, W> &w, int u, uint32_t pack,
+template <typename T, int W, gate_by BY, keep KEEP, int N>
+static __device__ __forceinline__ void counted(const window<T, W, N> &w, int u, uint32_t pack,
                                                const constants &of_channel, float x[W], float g[W])
 {
     float out[W];
     ren__unpack<T, W>(w.g[u], g);
+    if (KEEP == KEEP_TWO) {
+        ren__unpack<T, W>(w.more[u], out);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            g[k] += out[k];
+        }
+    }
     ren__unpack<T, W>(w.x[u], x);
     if (BY == GATE_Y) {
         ren__unpack<T, W>(w.y[u], out);
@@ -92,6 +112,12 @@ static __device__ __forceinline__ void counted(const window<T, W> &w, int u, uin
             g[k] = out[k] > 0.0f ? g[k] : 0.0f;
         }
     }
+    if (KEEP != KEEP_NONE) {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            g[k] = ren__rounded<T>(g[k]);
+        }
+    }
 }
 
 template <typename T, gate_by BY>
@@ -106,34 +132,38 @@ static __device__ __forceinline__ void set_gate(const backward_params<T> &p, uin
     }
 }
 
-template <typename T, int W, gate_by BY>
+template <typename T, int W, gate_by BY, keep KEEP>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
     backward_sum_kernel(backward_params<T> p)
 {
     __shared__ float shared[REN_COLUMN_SHARED(2)];
     alignas(16) __shared__ constants of_channel;
     ren__stand s = ren__stand_of<W>(p.sums, p.rows, p.channels);
-    float sum[2 * W] = {0.0f}; /* of g, then of g (x - mean) */
-    window<T, W> w;
+    float sum[2 * W] = {0.0f};                    /* of g, then of g (x - mean) */
+    const int N = KEEP == KEEP_NONE ? UNROLL : 1; /* what is kept takes registers */
+    window<T, W, N> w;
     uint64_t own;
-    read_window<T, W, BY>(p, s, 0, &w);
+    read_window<T, W, BY, KEEP, N>(p, s, 0, &w);
     if (ren__owns(p.sums.side * (uint32_t)W, p.channels, &own)) {
         set_gate<T, BY>(p, own, of_channel);
     }
     __syncthreads();
-    for (uint32_t i = 0; i < s.count; i += UNROLL) {
+    for (uint32_t i = 0; i < s.count; i += N) {
         float mean[W];
         if (i > 0) {
-            read_window<T, W, BY>(p, s, i, &w);
+            read_window<T, W, BY, KEEP, N>(p, s, i, &w);
         }
         RELOAD();
         ren__channel_values<W>(of_channel[MEAN], s.pack, mean);
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
+        for (int u = 0; u < N; u++) {
             if (i + (uint32_t)u < s.count) {
                 float g[W];
                 float x[W];
-                counted<T, W, BY>(w, u, s.pack, of_channel, x, g);
+                counted<T, W, BY, KEEP, N>(w, u, s.pack, of_channel, x, g);
+                if (KEEP != KEEP_NONE) {
+                    ren__write<T, W>(p.kept, ren__place(s, i + (uint32_t)u), g);
+                }
 #pragma unroll
                 for (int k = 0; k < W; k++) {
                     sum[k] += g[k];
@@ -198,11 +228,11 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
     __shared__ float shared[REN_COLUMN_SHARED(2)];
     alignas(16) __shared__ constants of_channel;
     ren__stand s = ren__stand_of<W>(p.apply, p.rows, p.channels);
-    window<T, W> w;
+    window<T, W, UNROLL> w;
     float sums[2];
     uint64_t own;
     ren__turn(&s);
-    read_window<T, W, BY>(p, s, 0, &w);
+    read_window<T, W, BY, KEEP_NONE, UNROLL>(p, s, 0, &w);
     join_sums<T, W>(p, shared, sums);
     if (ren__owns(p.sums.side * (uint32_t)W, p.channels, &own)) {
         set_gate<T, BY>(p, own, of_channel);
@@ -211,7 +241,7 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
     __syncthreads();
     for (uint32_t i = 0; i < s.count; i += UNROLL) {
         if (i > 0) {
-            read_window<T, W, BY>(p, s, i, &w);
+            read_window<T, W, BY, KEEP_NONE, UNROLL>(p, s, i, &w);
         }
         RELOAD();
 #pragma unroll
@@ -221,10 +251,7 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
                 float x[W];
                 float c[W];
                 uint64_t at = ren__place(s, i + (uint32_t)u);
-                counted<T, W, BY>(w, u, s.pack, of_channel, x, g);
-                if (BY != GATE_NONE && p.dother) {
-                    ren__write<T, W>(p.dother, at, g);
-                }
+                counted<T, W, BY, KEEP_NONE, UNROLL>(w, u, s.pack, of_channel, x, g);
                 ren__channel_values<W>(of_channel[SCALE], s.pack, c);
 #pragma unroll
                 for (int k = 0; k < W; k++) {
@@ -290,8 +317,9 @@ template <typename T> static __global__ void few_kernel(backward_params<T> p)
         } else if (p.bias) {
             out = ren__rounded<T>(ren__normal(in, scale, ren__shift(p.mean[c], scale, p.bias[c])));
         }
+        float dy = ren__widen(p.dy[i]) + (p.more ? ren__widen(p.more[i]) : 0.0f);
         x[own] = (double)in;
-        g[own] = out > 0.0f ? (double)ren__widen(p.dy[i]) : 0.0;
+        g[own] = out > 0.0f ? (double)dy : 0.0;
         mean += x[own];
         sum += g[own];
     }
@@ -318,25 +346,39 @@ template <typename T> static __global__ void few_kernel(backward_params<T> p)
     }
 }
 
-template <typename T, int W, gate_by BY>
+template <typename T, int W, gate_by BY, keep KEEP>
 static cudaError_t backward_by(cudaStream_t stream, const backward_params<T> &p)
 {
     dim3 sums(p.sums.tiles, p.sums.splits, 1u);
     dim3 apply(p.apply.tiles, p.apply.splits, 1u);
     cudaError_t code =
-        REN_LAUNCH((backward_sum_kernel<T, W, BY>), sums, REN_COLUMN_THREADS, stream, p);
-    if (code == cudaSuccess) {
-        code = REN_LAUNCH((backward_data_kernel<T, W, BY>), apply, REN_COLUMN_THREADS, stream, p);
+        REN_LAUNCH((backward_sum_kernel<T, W, BY, KEEP>), sums, REN_COLUMN_THREADS, stream, p);
+    if (code != cudaSuccess) {
+        return code;
     }
-    return code;
+    if (KEEP == KEEP_NONE) {
+        return REN_LAUNCH((backward_data_kernel<T, W, BY>), apply, REN_COLUMN_THREADS, stream, p);
+    }
+    backward_params<T> rest = p;
+    rest.dy = p.kept;
+    return REN_LAUNCH((backward_data_kernel<T, W, GATE_NONE>), apply, REN_COLUMN_THREADS, stream,
+                      rest);
+}
+
+template <typename T, int W, gate_by BY>
+static cudaError_t backward_kept(cudaStream_t stream, const backward_params<T> &p)
+{
+    return p.more     ? backward_by<T, W, BY, KEEP_TWO>(stream, p)
+           : p.dother ? backward_by<T, W, BY, KEEP_ONE>(stream, p)
+                      : backward_by<T, W, BY, KEEP_NONE>(stream, p);
 }
 
 template <typename T, int W>
 static cudaError_t backward_any(cudaStream_t stream, const backward_params<T> &p)
 {
-    return p.y      ? backward_by<T, W, GATE_Y>(stream, p)
-           : p.bias ? backward_by<T, W, GATE_BIAS>(stream, p)
-                    : backward_by<T, W, GATE_NONE>(stream, p);
+    return p.y      ? backward_kept<T, W, GATE_Y>(stream, p)
+           : p.bias ? backward_kept<T, W, GATE_BIAS>(stream, p)
+                    : backward_by<T, W, GATE_NONE, KEEP_NONE>(stream, p);
 }
 
 template <typename T>
@@ -344,14 +386,17 @@ static cudaError_t backward(cudaStream_t stream, const ren__norm_backward *b, vo
 {
     const int W = ren__wide<T>::width;
     int wide = b->channels % (uint64_t)W == 0 && ren__aligned16(b->dy) && ren__aligned16(b->x) &&
-               ren__aligned16(b->dx) && ren__aligned16(b->y) && ren__aligned16(b->dother);
+               ren__aligned16(b->dx) && ren__aligned16(b->y) && ren__aligned16(b->dother) &&
+               ren__aligned16(b->more);
     uint32_t width = wide ? (uint32_t)W : 1u;
     backward_params<T> p;
     p.dy = (const T *)b->dy;
+    p.more = (const T *)b->more;
     p.x = (const T *)b->x;
     p.y = (const T *)b->y;
     p.dx = (T *)b->dx;
     p.dother = (T *)b->dother;
+    p.kept = p.dother ? p.dother : p.dx;
     p.weight = b->weight;
     p.bias = b->bias;
     p.mean = b->mean;

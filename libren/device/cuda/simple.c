@@ -231,6 +231,7 @@ static ren_status norm_backward(ren__device *dev, ren__cuda_lane *lane, ren__op 
                             .dy = o[0],
                             .x = o[1],
                             .y = optional(op, o, 8),
+                            .more = optional(op, o, 11),
                             .weight = o[2],
                             .bias = optional(op, o, 10),
                             .mean = o[3],
