@@ -623,6 +623,64 @@ static void test_trace_of_a_held_device(void)
     ren_test_shutdown(rt);
 }
 
+static void count_calls(const ren_completion *c, void *user)
+{
+    (void)c;
+    __atomic_fetch_add((uint32_t *)user, 1, __ATOMIC_RELEASE);
+}
+
+/* Six steps, each waited for, with the nth device call from the trace's begin on failing. */
+static void traced_steps_with_fault(uint64_t nth, ren_status fault)
+{
+    run_spec spec = run_default(NET_MLP);
+    spec.after = 2;
+    ren_runtime *rt = run_runtime(&spec);
+    static run_result out;
+    uint32_t calls = 0, accepted = 0;
+    run r;
+    run_begin(&r, rt, &spec, &out);
+    ren_test_fault(rt, "any", nth, fault, 0);
+    (void)ren_trace_begin(rt, trace_path(), NULL);
+    for (uint32_t i = 0; i < 6; i++) {
+        ren_binding bindings[2] = {{"x", r.x, r.n.row * r.n.batch * sizeof(float)},
+                                   {"labels", r.labels, r.n.batch * sizeof(int32_t)}};
+        ren_step_desc desc = ren_step_desc_default();
+        desc.bindings = bindings;
+        desc.binding_count = 2;
+        desc.done = count_calls;
+        desc.user = &calls;
+        desc.deliver = REN_DELIVER_ANY_THREAD;
+        ren_job job;
+        if (ren_trainer_step(r.t, &desc, &job) == REN_OK) {
+            accepted++;
+            while (__atomic_load_n(&calls, __ATOMIC_ACQUIRE) < accepted) {
+                (void)ren_wait(rt, job, SECOND / 100);
+            }
+        }
+    }
+    ren_test_fault_clear(rt);
+    (void)ren_trace_end(rt);
+    CU_ASSERT_EQUAL(calls, accepted);
+    CU_ASSERT(accepted == 6 || fault == REN_ERR_DEVICE_LOST);
+    ren_trainer_destroy(r.t);
+    ren_model_destroy(r.n.model);
+    free(r.x);
+    free(r.labels);
+    (void)unlink(trace_path());
+    ren_test_shutdown(rt);
+}
+
+/* Proves: whatever device call fails in a traced run, with the clock's reading, the stamps and the
+ * captures with them, each step that was accepted completes once, the trace ends and all is given
+ * back. Fails if a probe or a step waits for a stamp that never comes. */
+static void test_trace_survives_faults(void)
+{
+    for (uint64_t nth = 1; nth < 400; nth += nth < 60 && ren_test_slowdown() == 1 ? 3 : 37) {
+        traced_steps_with_fault(nth, REN_ERR_DEVICE);
+        traced_steps_with_fault(nth, REN_ERR_DEVICE_LOST);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -636,6 +694,7 @@ int main(int argc, char **argv)
         {"test_stats_agree_with_the_file", test_stats_agree_with_the_file},
         {"test_trace_shows_jobs", test_trace_shows_jobs},
         {"test_trace_shows_inferences", test_trace_shows_inferences},
+        {"test_trace_survives_faults", test_trace_survives_faults},
         {"test_trace_of_a_held_device", test_trace_of_a_held_device},
     };
     return ren_test_main(argc, argv, "conformance/test_trace_steps", cases, REN_TEST_COUNT(cases),
