@@ -148,7 +148,8 @@ typedef enum ren_device_kind {
     REN_DEVICE_CUDA = 2
 } ren_device_kind;
 
-/* The five ordered device queues. `config.streams` < 5 maps several of them to one. */
+/* The five ordered device queues. `config.streams` < 5 maps several of them to one. Training steps
+ * move the layers' work to where it is done soonest, UPDATE included. */
 typedef enum ren_stream {
     REN_STREAM_TRANS = 0,  /* host-to-device and device-to-host copies */
     REN_STREAM_COMP_1 = 1, /* convolution, linear forward, loss, weight gradients */
