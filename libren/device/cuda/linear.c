@@ -15,16 +15,16 @@
  *           of ours behind the product: bias and activation in f32, in 16 bits by refusing, upon
  *           which op.c puts casts around an operation in f32; the sum of dy's rows by an operation
  *           of its own, `inner`. GELU is the library's, which is the tanh formula.
- * Numbers   f32 is computed in f32 (CUBLAS_COMPUTE_32F), or with allow_tf32 by factors rounded to
- *           TF32; f16 and bf16 accumulate in f32.
- *           Few outputs are a kernel of ours altogether: slim.cu.
  *           The library's BGRADB is a second reading of dy by few blocks: good for few rows, where
  *           another launch costs more. With 16,384 rows of 64 f16 columns it adds 13 us to 6, with
- *           10 columns 719 us to 14 (H200, cuBLASLt 13.1): see sums_with_product.
+ *           10 columns 719 us to 14 (H200, cuBLASLt 13.1): see sums_with_product. The gradients of
+ *           a layer with few outputs are a kernel of ours altogether: slim.cu.
+ * Numbers   f32 is computed in f32 (CUBLAS_COMPUTE_32F), or with allow_tf32 by factors rounded to
+ *           TF32; f16 and bf16 accumulate in f32.
  * Order     the algorithm is the library's first choice for the shape, or the fastest of MOST where
  *           the device is tuned. The parts of a split sum are added by a kernel of the library's
- *           own, in order. Never in place: that is slow, though it is the library's
- *           first choice for small f32 products (13 us where 2.9 do).
+ *           own, in order. Never in place, which is slow, though it is the library's first choice
+ *           for small f32 products (13 us where 2.9 do).
  * Memory    the workspace that the algorithm wants, at most LINEAR_WORKSPACE.
  */
 #include <string.h>
@@ -293,6 +293,18 @@ static ren_status prefer(ren__device *dev, cublasLtMatmulPreference_t *out, ren_
     return status;
 }
 
+/* Not all that is listed can be run. */
+static int keep_usable(cublasLtMatmulHeuristicResult_t *results, int found)
+{
+    int kept = 0;
+    for (int i = 0; i < found; i++) {
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) {
+            results[kept++] = results[i];
+        }
+    }
+    return kept;
+}
+
 /* The library's first `most` algorithms for the epilogue. *found is 0 when it takes none. */
 static ren_status offers(ren__device *dev, ren__cuda_lane *lane, ren__cuda_linear *linear,
                          cublasLtEpilogue_t epilogue, cublasLtMatmulHeuristicResult_t *results,
@@ -318,6 +330,7 @@ static ren_status offers(ren__device *dev, ren__cuda_lane *lane, ren__cuda_linea
             *found = 0; /* of the combination, which is no fault */
         } else {
             status = REN__BLAS(dev, err, code);
+            *found = keep_usable(results, *found);
         }
     }
     if (preference) {
