@@ -530,6 +530,48 @@ static void test_infer_queue_full(void)
     close_world(&w);
 }
 
+/* What a model's config says of inference: bounds of both members, one stream and no other, two
+ * requests and no third. */
+static void test_infer_config(void)
+{
+    ren_runtime *rt = ren_test_runtime(NULL);
+    ren_model_config config = ren_model_config_default();
+    const int64_t dims[2] = {1, 4};
+    float x[4] = {1, 2, 3, 4}, y[3][4];
+    ren_binding binding = {"x", x, sizeof x};
+    ren_infer_desc desc = ren_infer_desc_default();
+    ren_model *m = NULL;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
+    config.infer_streams = 4;
+    CU_ASSERT_EQUAL(ren_model_create(rt, &config, &m, NULL), REN_ERR_INVALID_ARGUMENT);
+    config.infer_streams = 1;
+    config.infer_requests = 65537;
+    CU_ASSERT_EQUAL(ren_model_create(rt, &config, &m, NULL), REN_ERR_INVALID_ARGUMENT);
+    config.infer_requests = 2;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, &config, &m, NULL), REN_OK);
+    ren_tensor in = ren_input(m, "x", REN_F32, dims, 2);
+    desc.bindings = &binding;
+    desc.binding_count = 1;
+    desc.output = ren_relu(m, "y", in);
+    desc.out_bytes = sizeof y[0];
+    desc.deliver = REN_DELIVER_NONE;
+    CU_ASSERT_EQUAL(ren_infer_prepare(m, desc.output, NULL), REN_OK);
+    ren_test_hold(rt, REN_STREAM_COMP_1);
+    for (uint32_t i = 0; i < 3; i++) {
+        desc.out_data = y[i];
+        desc.stream = i == 0 ? REN_STREAM_COMP_1 : REN_STREAM_TRANS;
+        CU_ASSERT_EQUAL(ren_infer(m, &desc, NULL), i < 2 ? REN_OK : REN_ERR_QUEUE_FULL);
+    }
+    desc.stream = REN_STREAM_COMP_2;
+    CU_ASSERT_EQUAL(ren_infer(m, &desc, NULL), REN_ERR_UNSUPPORTED);
+    ren_test_release(rt, REN_STREAM_COMP_1);
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, 10 * SECOND), REN_OK);
+    CU_ASSERT_EQUAL(memcmp(y[0], x, sizeof x), 0);
+    CU_ASSERT_EQUAL(memcmp(y[1], x, sizeof x), 0);
+    ren_model_destroy(m);
+    ren_test_shutdown(rt);
+}
+
 /* Cancelled before it was issued: one completion, the host's input is not read any more, those
  * behind it are right, and its record is free again. By way of the job that copies inputs, too. */
 static void check_cancel(uint32_t staged)
@@ -739,6 +781,7 @@ int main(int argc, char **argv)
         {"test_infer_to_buffer", test_infer_to_buffer},
         {"test_infer_to_buffer_refusals", test_infer_to_buffer_refusals},
         {"test_infer_queue_full", test_infer_queue_full},
+        {"test_infer_config", test_infer_config},
         {"test_infer_cancel", test_infer_cancel},
         {"test_infer_refusals", test_infer_refusals},
         {"test_infer_failing_calls", test_infer_failing_calls},
