@@ -171,12 +171,15 @@ static cudnnStatus_t pointwise(ren__cuda_dnn_graph *graph, cudnnBackendDescripto
 {
     const cudnnPointwiseMode_t mode = bias ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN; /* else a ReLU makes a 0 of it */
     const attribute of_mode[] = {
         {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
         {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type},
+        {CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan},
     };
+    size_t attributes = sizeof of_mode / sizeof of_mode[0] - (bias ? 1u : 0u);
     cudnnBackendDescriptor_t what = NULL;
-    TRY(ADD(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, of_mode, &what));
+    TRY(add(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, of_mode, attributes, &what));
     {
         const attribute rows[] = {
             {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &what},
