@@ -102,6 +102,8 @@ void ren__cuda_dnn_pack_free(ren__cuda_dnn_pack *pack);
 
 /* ------------------------------------------------------------------ dnn_engine.c */
 
+/* Bytes that an operation may ask for. */
+uint64_t ren__cuda_dnn_workspace_limit(ren__device *dev);
 /* Up to `most` usable engines of a form in the order of the library's ranking. */
 uint32_t ren__cuda_dnn_engines(ren__device *dev, const ren__cuda_dnn_signature *s,
                                ren__cuda_dnn_form form, ren__cuda_dnn_choice *out, uint32_t most);

@@ -146,15 +146,19 @@ static uint32_t engines_of(ren__device *dev, const ren__cuda_dnn_signature *s,
                            ren__cuda_dnn_form form, ren__cuda_dnn_choice *out, uint32_t most)
 {
     ren__cuda_dnn_signature inner;
+    uint64_t own;
     uint32_t count;
     if (!form.rows) {
         return ren__cuda_dnn_engines(dev, s, form, out, most);
     }
     inner = ren__cuda_dnn_over_rows(s, form.rows);
+    own = ren__cuda_dnn_bytes(inner.x, s->type) + ren__cuda_dnn_bytes(inner.w, s->type);
+    if (own > ren__cuda_dnn_workspace_limit(dev)) {
+        return 0;
+    }
     count = ren__cuda_dnn_engines(dev, &inner, form, out, most);
     for (uint32_t i = 0; i < count; i++) {
-        out[i].workspace_bytes = out[i].library_bytes + ren__cuda_dnn_bytes(inner.x, s->type) +
-                                 ren__cuda_dnn_bytes(inner.w, s->type);
+        out[i].workspace_bytes = out[i].library_bytes + own;
     }
     return count;
 }
