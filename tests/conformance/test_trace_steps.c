@@ -120,10 +120,11 @@ static void check_arrows(const trace_file *f)
  * arrows follow the events; posts, submitter, completions and callbacks have their rows. Fails when
  * a traced graph is not used (a graph step without tasks), when stamps are read before they are
  * written or after they were overwritten (order), and when a row shows two things at once. */
-static void test_trace_shows_steps(void)
+static void show_steps(uint32_t streams)
 {
     static run_result out;
     run_spec spec = small_run(NET_BRANCH);
+    spec.streams = streams;
     ren_runtime *rt = run_runtime(&spec);
     trace_file f;
     run r;
@@ -176,6 +177,18 @@ static void test_trace_shows_steps(void)
     CU_ASSERT_EQUAL(out.graph_steps, spec.steps - spec.after);
     run_free(&out);
     ren_test_shutdown(rt);
+}
+
+static void test_trace_shows_steps(void)
+{
+    show_steps(5);
+}
+
+/* The same where streams share a queue: rows are those of streams all the same. */
+static void test_trace_shows_steps_of_fewer_queues(void)
+{
+    show_steps(1);
+    show_steps(3);
 }
 
 static void count_ops(void *user, const ren_test_command *c)
@@ -522,6 +535,31 @@ static void test_trace_shows_jobs(void)
     ren_test_shutdown(rt);
 }
 
+/* Proves: where the host drives the submitter, begin and end drive it while they read the clock,
+ * and the job has its device times. Fails if they wait for a thread that is not there. */
+static void test_trace_of_a_driven_runtime(void)
+{
+    ren_runtime_config config = ren_test_config();
+    ren_job_desc d = ren_job_desc_default();
+    trace_file f;
+    ren_job job;
+    config.host_drives_submitter = 1;
+    ren_runtime *rt = ren_test_runtime(&config);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
+    begin_trace(rt);
+    d.kind = REN_JOB_DEVICE;
+    d.stream = REN_STREAM_COMP_3;
+    d.enqueue = enqueue_nothing;
+    d.deliver = REN_DELIVER_NONE;
+    CU_ASSERT_EQUAL(ren_post(rt, &d, &job), REN_OK);
+    CU_ASSERT_EQUAL(ren_wait(rt, job, 10 * SECOND), REN_OK);
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, 10 * SECOND), REN_OK);
+    read_trace(rt, &f);
+    CU_ASSERT_EQUAL(count_spans(&f, "jobs COMP_3", "device"), 1);
+    trace_file_free(&f);
+    ren_test_shutdown(rt);
+}
+
 /* Proves: inferences have their spans, by the device's clock, beside the tasks of training. */
 static void test_trace_shows_inferences(void)
 {
@@ -606,6 +644,7 @@ int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
         {"test_trace_shows_steps", test_trace_shows_steps},
+        {"test_trace_shows_steps_of_fewer_queues", test_trace_shows_steps_of_fewer_queues},
         {"test_trace_shows_copies_beside_a_step", test_trace_shows_copies_beside_a_step},
         {"test_trace_changes_nothing_mlp", test_trace_changes_nothing_mlp},
         {"test_trace_changes_nothing_branches", test_trace_changes_nothing_branches},
@@ -614,6 +653,7 @@ int main(int argc, char **argv)
         {"test_refused_stamps_fail_no_step", test_refused_stamps_fail_no_step},
         {"test_stats_agree_with_the_file", test_stats_agree_with_the_file},
         {"test_trace_shows_jobs", test_trace_shows_jobs},
+        {"test_trace_of_a_driven_runtime", test_trace_of_a_driven_runtime},
         {"test_trace_shows_inferences", test_trace_shows_inferences},
         {"test_trace_of_a_held_device", test_trace_of_a_held_device},
     };
