@@ -47,10 +47,11 @@ typedef struct ren__cuda_counter {
 
 /* Written by event_record and read by event_sync, whose caller knows of the record. */
 struct ren__event {
-    cudaEvent_t event;
-    uint32_t for_host_wait;
-    uint32_t lane;  /* of the latest record */
-    uint64_t count; /* what the lane's counter is then; 0 = the counter does not tell */
+    cudaEvent_t quiet;
+    cudaEvent_t loud;   /* for waiters: interrupts a processor when it is reached; else NULL */
+    cudaEvent_t latest; /* the one of the two that was recorded */
+    uint32_t lane;      /* of waiters' events: where */
+    uint64_t count;     /* likewise: what the lane's counter is then; 0 = it does not tell */
 };
 
 /* A stream and the library handles bound to it. Handles are made by the first operation that needs
@@ -58,8 +59,8 @@ struct ren__event {
  * time, so questions are put to the handle of `dnn` instead. */
 typedef struct ren__cuda_lane {
     cudaStream_t stream;
-    uint64_t
-        counted; /* the newest value that the stream writes into its counter; the submitter's */
+    uint64_t counted; /* the submitter's: the newest value for the stream to write */
+    atomic_uint loud; /* waits until its records for waiters need not interrupt */
     cudnnHandle_t cudnn;
     cublasLtHandle_t blas;
 } ren__cuda_lane;
@@ -78,9 +79,10 @@ struct ren__device {
     struct ren__cuda_dnn *dnn; /* under op_lock: plans of cuDNN, made when first needed (dnn.h) */
     ren__device_caps caps;
     uint64_t memory_limit;
-    ren__cuda_counter *counters; /* by lane; NULL where the device cannot write them, see lanes.c */
-    CUdeviceptr counters_at;     /* the same for the device */
-    cudaStream_t tuning;         /* under op_lock, as is `tuned`; see tune.h */
+    ren__cuda_counter
+        *counters;           /* by lane; NULL where the device cannot write them, see events.c */
+    CUdeviceptr counters_at; /* the same for the device */
+    cudaStream_t tuning;     /* under op_lock, as is `tuned`; see tune.h */
     struct ren__cuda_tuned *tuned; /* a list */
     uint32_t *tickets;             /* device memory; made under op_lock; see ticket.c */
     uint64_t tickets_taken[16];    /* a bit for each, under `lock` */
@@ -248,7 +250,7 @@ void ren__cuda_half_wrap(ren__op *op, ren__op_needs *needs);
 /* costs.c */
 ren__device_costs ren__cuda_costs(const struct cudaDeviceProp *p, int ordinal);
 
-/* The table's entries (device.c, memory.c, lanes.c, graph.c, op.c). */
+/* The table's entries (device.c, memory.c, lanes.c, events.c, graph.c, op.c). */
 ren_status ren__cuda_open(const ren__device_config *config, const ren__host_services *host,
                           ren__device **out, ren_error *err);
 void ren__cuda_close(ren__device *dev);
