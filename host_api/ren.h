@@ -213,7 +213,10 @@ typedef struct ren_runtime_config {
                                    (on CUDA: with `deterministic`) */
     uint32_t ring_entries;      /* jobs that one road (the shared one, or one producer) may have
                                    accepted and not yet delivered; 1..65536; 0 = 4096 */
-    uint32_t graph_after_steps; /* steps of one signature before a graph is made; 0 = 3 */
+    uint32_t graph_after_steps; /* steps of one signature before a graph is made; 0 = 3. On CUDA a
+                                   cudaDeviceSynchronize of the host's in the same context is
+                                   refused meanwhile (cudaErrorStreamCaptureUnsupported); wait for
+                                   your own streams and events instead */
     uint32_t disable_graphs;    /* 1 = always the queued path */
     uint32_t deterministic;     /* 1 = bit-identical results on every path and stream count. 0 lets
                                    CUDA's libraries take faster algorithms, whose last bits may

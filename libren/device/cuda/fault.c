@@ -114,6 +114,22 @@ ren_status ren__cuda_fault(ren__device *dev, cudaError_t code, const char *call,
     return ren__cuda_error(err, status, (int32_t)code, file, line, "%s", text);
 }
 
+/* A library's failure, told where it is none of the answers that a choice of algorithms expects. */
+static ren_status tell(ren__device *dev, ren_error *err, ren_status status, int32_t code,
+                       const char *file, int32_t line, const char *call, const char *what)
+{
+    char text[256];
+    (void)snprintf(text, sizeof text, "%.120s: %.60s (error %d)", call, what, (int)code);
+    if (status == REN_ERR_DEVICE_LOST) {
+        ren__cuda_set_lost(dev, code, file, line, text);
+    }
+    if (dev->host.log && (status == REN_ERR_DEVICE_LOST || status == REN_ERR_DEVICE)) {
+        dev->host.log(dev->host.user, status == REN_ERR_DEVICE_LOST ? REN_LOG_ERROR : REN_LOG_INFO,
+                      text);
+    }
+    return ren__cuda_error(err, status, code, file, line, "%s", text);
+}
+
 /* A library that failed inside CUDA reports a code of its own; whether the device is lost shows in
  * CUDA's last error, which the library leaves behind in its own copy of the runtime: the next call
  * of ours meets the same fault. */
@@ -128,10 +144,8 @@ ren_status ren__cuda_fault_blas(ren__device *dev, cublasStatus_t code, const cha
     }
     if (is_sticky(cudaGetLastError())) {
         status = REN_ERR_DEVICE_LOST;
-        ren__cuda_set_lost(dev, (int32_t)code, file, line, call);
     }
-    return ren__cuda_error(err, status, (int32_t)code, file, line, "%.120s: %s (cuBLAS error %d)",
-                           call, cublasLtGetStatusName(code), (int)code);
+    return tell(dev, err, status, (int32_t)code, file, line, call, cublasLtGetStatusName(code));
 }
 
 ren_status ren__cuda_fault_dnn(ren__device *dev, cudnnStatus_t code, const char *call,
@@ -146,8 +160,6 @@ ren_status ren__cuda_fault_dnn(ren__device *dev, cudnnStatus_t code, const char 
     }
     if (is_sticky(cudaGetLastError())) {
         status = REN_ERR_DEVICE_LOST;
-        ren__cuda_set_lost(dev, (int32_t)code, file, line, call);
     }
-    return ren__cuda_error(err, status, (int32_t)code, file, line, "%.120s: %s (cuDNN error %d)",
-                           call, cudnnGetErrorString(code), (int)code);
+    return tell(dev, err, status, (int32_t)code, file, line, call, cudnnGetErrorString(code));
 }

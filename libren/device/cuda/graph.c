@@ -2,9 +2,15 @@
 /* libren/device/cuda/graph.c - recording the commands of several lanes and launching them at once.
  *
  * Purpose   A capture begins on one stream; others join by waiting for its events and must be
- *           joined back before it ends. Relaxed mode: calls of other threads, the host's included,
- *           neither fail because of the capture nor break it, unless they touch the captured
- *           streams.
+ *           joined back before it ends.
+ * Hosts     The mode is relaxed: beside an open capture other threads may allocate and free, use
+ *           the legacy stream, record and query events, copy and launch; nothing of that fails or
+ *           breaks the capture. A wait for the whole context (cudaDeviceSynchronize) does both, in
+ *           every mode: CUDA refuses it with cudaErrorStreamCaptureUnsupported, and the capture
+ *           ends as invalidated. So does whatever waits for a captured stream. The step then goes
+ *           task by task (replay.h), and the host calls again. About once in a hundred such
+ *           meetings driver 580.159 itself crashed, in the host's cuCtxSynchronize: a host should
+ *           wait for its own streams and events.
  * Threads   the submitter; destroy: any.
  * Failure   A capture that was broken is still ended, which takes all its streams out of capture,
  *           so they can be used again; what was captured is dropped.

@@ -145,6 +145,14 @@ void ren__cuda_op_destroy(ren__device *dev, ren__op *op)
     dev->host.free(dev->host.user, op, sizeof *op);
 }
 
+/* A library that was inside a capture when the host broke it keeps CUDA's error in its own copy of
+ * the runtime, and answers its next call with it, once. */
+static int may_answer_late(const ren__op *op)
+{
+    return op->desc.kind >= REN__OP_LINEAR_FWD && op->desc.kind <= REN__OP_CONV_BWD_WEIGHT &&
+           op->desc.kind != REN__OP_BIAS_GRAD;
+}
+
 ren_status ren__cuda_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
                                void *const operands[REN__OPERANDS], void *workspace)
 {
@@ -158,6 +166,10 @@ ren_status ren__cuda_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
         return status;
     }
     status = op->launch(dev, &dev->lane[lane], op, operands, workspace);
+    if (status == REN_ERR_DEVICE && may_answer_late(op)) {
+        /* Products and convolutions write over what they wrote: they may be launched twice. */
+        status = op->launch(dev, &dev->lane[lane], op, operands, workspace);
+    }
     ren__cuda_leave(dev, &scope);
     return status;
 }
