@@ -3,14 +3,14 @@
 # tests/gpu/visit.sh - everything that needs a GPU, in one go on a machine that has one.
 #
 # Usage     OUT=<folder> [COMMIT=<id>] [PARTS="..."] [SECONDS_LEFT=540] sh tests/gpu/visit.sh
-# Parts     info build test bench demo memcheck racecheck sanitize; all but sanitize without PARTS
+# Parts     info build test bench demo memcheck racecheck initcheck synccheck; all without PARTS
 # Output    one log for each part, and the benchmark's rows, in $OUT; a summary last.
 # Time      every part has a limit, and none starts when too little is left of SECONDS_LEFT.
 # Needs     build/stage (make stage) where the machine reaches no registry.
 set -u
 
 OUT=${OUT:-build/visit}
-PARTS=${PARTS:-info build test bench demo memcheck racecheck}
+PARTS=${PARTS:-info build test bench demo memcheck racecheck initcheck synccheck}
 SECONDS_LEFT=${SECONDS_LEFT:-540}
 ARCHS=${ARCHS:-90}
 mkdir -p "$OUT"
@@ -58,10 +58,18 @@ machine=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -
 jobs=$(nproc)
 make="make -k -j$jobs CUDA_ARCHS=\"$ARCHS\" EXTRA_CFLAGS=-Wno-error"
 export REN_TEST_MODULE="$(pwd)/build/test/libren_cuda.so"
-ops=build/test/tests/gpu/test_cuda_ops
-train=build/test/tests/gpu/test_cuda_train
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-check="$sanitizer --error-exitcode 9 --print-limit 20"
+
+# check TOOL LIMIT: every program about single operations, under one tool of the sanitizer.
+check() {
+    part "$1" "$2" "wrong=0
+    for p in ops train conv linear; do
+        echo \"== $1 \$p\"
+        $sanitizer --error-exitcode 9 --print-limit 20 --tool $1 \
+            build/test/tests/gpu/test_cuda_\$p || wrong=1
+    done
+    exit \$wrong"
+}
 
 part info 20 "nvidia-smi; nvcc --version || /usr/local/cuda/bin/nvcc --version; gcc --version;
     uname -a; cat /etc/os-release; ls -l /usr/include/cudnn*.h /usr/local/cuda/lib64/libcudnn*;
@@ -72,24 +80,15 @@ if [ -f "$OUT/info.log" ] && [ -f "$OUT/build.log" ]; then # few files come back
     cat "$OUT/build.log" >>"$OUT/info.log"
     mv "$OUT/info.log" "$OUT/build.log"
 fi
-part test 230 "REN_TEST_DEVICE=cuda TEST_JOBS=4 TEST_TIMEOUT=${TEST_TIMEOUT:-75} \
-    sh tests/tools/run-tests test \
-    \$(find build/test/tests/conformance build/test/tests/golden build/test/tests/fault \
-        build/test/tests/gpu build/test/tests/stress -type f -name 'test_*' -perm -u+x | sort)"
+part test 230 "TEST_JOBS=4 TEST_TIMEOUT=${TEST_TIMEOUT:-75} $make test-gpu"
 part bench 60 "build/release/tests/gpu/bench_device --module build/release/libren_cuda.so \
     --machine ${machine:-gpu} --driver '$driver' --commit ${COMMIT:-unknown} --dir $OUT"
 part demo 60 "make EXTRA_CFLAGS=-Wno-error CUDA_ARCHS=\"$ARCHS\" FLAVOUR=release demo-run \
     DEVICE=cuda"
-part memcheck 150 "for p in $train $ops; do
-    $check --tool memcheck \$p || echo \"\$p: exit \$?\";
-    done"
-part racecheck 90 "for c in bias_grad batch_norm global; do
-    $check --tool racecheck $ops \$c || echo \"\$c: exit \$?\";
-    done;
-    $check --tool racecheck $train || echo \"train: exit \$?\""
-part sanitize 200 "for tool in initcheck synccheck; do for p in $train $ops; do
-    $check --tool \$tool \$p || echo \"\$tool \$p: exit \$?\";
-    done; done"
+check memcheck 90
+check racecheck 90
+check initcheck 60
+check synccheck 60
 
 printf '%s\n' "$summary" | tee "$OUT/summary.log"
 grep -hE 'passed, [0-9]+ failed' "$OUT/test.log" 2>/dev/null | tail -n 40
