@@ -274,10 +274,12 @@ typedef struct ren_stats {
     uint64_t bubble_ns[REN_STREAM_COUNT]; /* see below */
     uint64_t abandoned_threads;           /* waiters given up by ren_runtime_abort */
     /* Sums over the training steps that a trace timed: see ren_trace_begin. Device times, so they
-     * mean the same on both paths and on every device. In each step a stream's share begins with
-     * the first of its tasks and ends with the last; in between it is busy or, with nothing of the
-     * step to run, a bubble: bubble_ns / (bubble_ns + timed_busy_ns) is in [0, 1]. Streams that
-     * share a queue count as the first of them; of TRANS there are copies only, and no bubble. */
+     * mean the same on both paths and on every device. Per step: latency, timed_latency_ns /
+     * timed_steps; events, timed_events / timed_steps; submission throughput, timed_tasks /
+     * timed_issue_ns. Bubbles: in each step a stream's share begins with the first of its tasks and
+     * ends with the last; in between it is busy or, with nothing of the step to run, a bubble, so
+     * bubble_ns / (bubble_ns + timed_busy_ns) is in [0, 1]. Streams that share a queue count as the
+     * first of them; a TRANS of its own has copies only, and no bubble. */
     uint64_t timed_steps;
     uint64_t timed_tasks;
     uint64_t timed_events;     /* waits of one stream for another's event, inside the steps */

@@ -6,8 +6,9 @@
  *           one stream (graph1) or of several (graph)?
  * Method    All paths of one model are open at the same time and take turns, a run of steps each,
  *           as often as --repeats says; the medians of the runs are kept. Two steps are under way
- *           at a time; filling the input slots is inside the time. A run takes about a third of a
- *           second; big models get fewer steps and fewer repeats.
+ *           at a time. The input slots hold their batches before the time begins; their copies to
+ *           the device are inside. A run takes about a third of a second; big models get fewer
+ *           steps and fewer repeats.
  * Check     Every path must train, and train alike: the losses of the first steps agree within a
  *           tolerance, the last is finite and below the first. Otherwise the program fails.
  * Flags     --device cpu|cuda   default cpu
@@ -21,6 +22,7 @@
  *           --cpu-threads N     of a large operation on the CPU device; default libren's
  *           --module FILE       libren_cuda.so
  *           --autotune 1        the CUDA device times what its libraries offer
+ *           --fill 1            every step copies a batch into its slots, inside the time
  *           --trace FILE        keep the trace of the last case
  *           --train N           no times: train each case by the graph path for N steps and tell
  *                               the mean loss of every ten (rows of bench "train": <case>/<step>)
@@ -58,7 +60,7 @@ typedef struct options {
     const char *paths; /* comma-separated; NULL = all */
     const char *module_path;
     const char *trace;
-    uint32_t steps, streams, cpu_threads, quiet_s, autotune, list, train;
+    uint32_t steps, streams, cpu_threads, quiet_s, autotune, fill, list, train;
 } options;
 
 typedef struct path_case {
@@ -91,6 +93,7 @@ static int read_option(int argc, char **argv, int i)
                  {"--cpu-threads", NULL, &opt.cpu_threads},
                  {"--quiet", NULL, &opt.quiet_s},
                  {"--autotune", NULL, &opt.autotune},
+                 {"--fill", NULL, &opt.fill},
                  {"--list", NULL, &opt.list},
                  {"--train", NULL, &opt.train}};
     if (i + 1 >= argc) {
@@ -248,6 +251,7 @@ static step_config config_of(const bench_model_case *of, step_path path)
                           .streams = opt.streams,
                           .cpu_threads = opt.cpu_threads,
                           .autotune = opt.autotune,
+                          .fill = opt.fill,
                           .module_path = opt.module_path};
     return config;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/bench/step_session.c - a host that trains: acquire, fill, post, pump. See step_session.h.
  *
- * The host thread does what a host does: it takes staging slots, copies a batch into them, posts
- * the step, and sleeps until a completion waits for its pump once two steps are under way. All of
- * that is inside the time of a step.
+ * The host thread does what a host does: it takes staging slots, posts the step, and sleeps until a
+ * completion waits for its pump once two steps are under way. All of that is inside the time of a
+ * step, and so is the copy from the slots to the device. Two batches take turns, as the slots do,
+ * so a slot holds the batch that is due once it was filled. Making a batch is the host's own affair
+ * and outside the time, unless the configuration asks for it: then each step fills its slots.
  *
  * Bubbles and the other device times come from a trace of some more steps, behind those that are
  * timed: stamps take time themselves.
@@ -21,7 +23,7 @@
 #include "bench.h"
 
 enum {
-    BATCHES = 2, /* of data, used in turn */
+    BATCHES = 2, /* of data, used in turn, as many as slots */
     IN_FLIGHT = 2,
     FIRST_LOSSES = 32
 };
@@ -32,6 +34,7 @@ struct step_session {
     ren_model *model;
     ren_trainer *trainer;
     void *data[BATCHES][BENCH_MODEL_INPUTS];
+    const void *slots[BATCHES][BENCH_MODEL_INPUTS]; /* which hold them; NULL = none does */
     uint32_t nodes;
     uint64_t posted;
     uint32_t in_flight;
@@ -186,17 +189,32 @@ static void wait_until(step_session *s, uint32_t in_flight)
     }
 }
 
+/* Whether the slot holds the batch, from now on at the latest. */
+static bool is_filled(step_session *s, uint32_t input, uint32_t batch, const void *slot)
+{
+    bool filled = s->slots[batch][input] == slot && !s->config.fill;
+    for (uint32_t b = 0; b < BATCHES; b++) {
+        s->slots[b][input] = b == batch                   ? slot
+                             : s->slots[b][input] == slot ? NULL
+                                                          : s->slots[b][input];
+    }
+    return filled;
+}
+
 static void post(step_session *s)
 {
     const bench_model *model = s->config.of.model;
     ren_step_desc step = ren_step_desc_default();
     ren_binding bindings[BENCH_MODEL_INPUTS];
+    uint32_t batch = (uint32_t)(s->posted % BATCHES);
     for (uint32_t i = 0; i < model->input_count; i++) {
         void *slot;
         size_t bytes;
         /* Never BUSY: a step that is done has given its slot back, and one at most is not. */
         must(s, ren_input_acquire(s->trainer, model->inputs[i].name, &slot, &bytes), "acquire");
-        memcpy(slot, s->data[s->posted % BATCHES][i], bytes);
+        if (!is_filled(s, i, batch, slot)) {
+            memcpy(slot, s->data[batch][i], bytes);
+        }
         bindings[step.binding_count++] = (ren_binding){model->inputs[i].name, NULL, 0};
     }
     step.bindings = bindings;

@@ -30,6 +30,7 @@ typedef struct step_config {
     uint32_t streams; /* of STEP_PLANNED and STEP_GRAPH; 0 = libren's default */
     uint32_t cpu_threads;
     uint32_t autotune; /* of the CUDA device */
+    uint32_t fill;     /* 1 = every step fills its input slots */
     const char *module_path;
 } step_config;
 

@@ -6,7 +6,7 @@ Question  How long is a step of the same model, batch and precision in PyTorch, 
           and with forward, backward and optimizer captured in one CUDA graph (peer-graph)?
 Method    As step_bench: both paths are open at the same time and take turns, a run of steps each;
           the median of the runs is kept. Inputs lie on the device already, which is to the peer's
-          advantage: libren's steps fill a pinned slot and copy it (--copy-inputs copies a pinned
+          advantage: libren's steps copy theirs from pinned slots (--copy-inputs copies a pinned
           batch in each step here, too). Convolutions are tried in both memory formats, and the
           faster one counts; cuDNN chooses its algorithms by measuring; the optimizer is the fused
           SGD with momentum 0.9. f16 uses autocast and a GradScaler whose decisions stay on the

@@ -200,21 +200,29 @@ static void post_all(ren_runtime *rt, work *w, int infer)
     (void)rt;
 }
 
-/* Until the submitter has enqueued what was posted: the count of device calls stands still. */
-static void await_enqueued(ren_runtime *rt)
+static uint64_t commands_so_far(ren_runtime *rt)
 {
-    static const char *const calls[] = {"op_launch", "copy", "event_record", "event_wait"};
+    static const char *const calls[] = {"op_launch", "copy", "fill", "event_record", "event_wait"};
+    uint64_t sum = 0;
+    for (size_t i = 0; i < REN_TEST_COUNT(calls); i++) {
+        sum += ren_test_calls(rt, calls[i]);
+    }
+    return sum;
+}
+
+/* Until the submitter has enqueued what was posted: the count of device calls stands still. Gives
+ * that count. */
+static uint64_t await_enqueued(ren_runtime *rt)
+{
     uint64_t last = 0;
     for (int still = 0; still < 50;) {
-        uint64_t now = 0;
-        for (size_t i = 0; i < REN_TEST_COUNT(calls); i++) {
-            now += ren_test_calls(rt, calls[i]);
-        }
+        uint64_t now = commands_so_far(rt);
         still = now == last ? still + 1 : 0;
         last = now;
         struct timespec pause = {0, 1000000};
         nanosleep(&pause, NULL);
     }
+    return last;
 }
 
 static void work_make(ren_runtime *rt, work *w, net_kind kind, ren_optimizer optimizer)
@@ -250,12 +258,13 @@ static void check_net(net_kind kind, ren_optimizer optimizer, int infer)
     CU_ASSERT_FATAL(rt && t.commands);
     work_make(rt, &w, kind, optimizer);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, REN_TIMEOUT_INFINITE), REN_OK);
+    uint64_t before = commands_so_far(rt);
     ren_test_trace(rt, collect, &t);
     for (uint32_t stream = 0; stream < REN_STREAM_COUNT; stream++) {
         ren_test_hold(rt, stream);
     }
     post_all(rt, &w, infer);
-    await_enqueued(rt);
+    uint64_t enqueued = await_enqueued(rt) - before;
     for (uint32_t stream = 0; stream < REN_STREAM_COUNT; stream++) {
         ren_test_release(rt, stream);
     }
@@ -267,6 +276,9 @@ static void check_net(net_kind kind, ren_optimizer optimizer, int infer)
     CU_ASSERT_EQUAL(t.lost, 0);
     CU_ASSERT(w.job_count >= 2);
     qsort(t.commands, t.count, sizeof *t.commands, by_number);
+    /* What a lane had no room for came after the release: by then jobs were complete, and what is
+     * known to be complete needs no event. */
+    t.count = t.count < enqueued ? t.count : (uint32_t)enqueued;
     uint32_t pairs = 0, unordered = 0;
     CU_ASSERT_EQUAL(races_of(&t, 1, &pairs), 0);
     /* The check can see: without the events the same trace is full of races. */

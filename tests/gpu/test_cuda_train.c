@@ -235,7 +235,8 @@ static void test_check_finds_every_position(void)
     ren__control c = control_default();
     c.grad_divisor = 4.0f;
     for (int i = 0; i < 7 && cuda; i++) {
-        int64_t n = i == 0 ? 1 : values_between(1, 9000);
+        /* For one block, and for several whose parts the last one joins. */
+        int64_t n = i == 0 ? 1 : i % 2 ? values_between(16385, 60000) : values_between(1, 9000);
         float *g = values_random((uint64_t)n);
         const float bad[] = {INFINITY, -INFINITY, NAN};
         int64_t places[] = {0, n - 1, n / 2};
@@ -262,6 +263,45 @@ static void test_check_finds_every_position(void)
         CU_ASSERT_TRUE(fabsf(state.grad_norm / 0.75e38f - 1.0f) < 1e-5f);
         values_free();
     }
+}
+
+/* When many operations have taken the words by which blocks tell who is last, a sum takes a second
+ * launch and gives the same bits. Fails if the two add in another order, or if an operation without
+ * a word is refused. */
+static void test_check_without_a_word(void)
+{
+    enum {
+        MANY = 1100,
+        N = 50000
+    };
+    test_table *t = test_cuda();
+    ren__op *ops[MANY] = {NULL};
+    ren__control c = control_default();
+    ren__state with;
+    ren__state without;
+    ren__op_desc desc = test_desc(REN__OP_CHECK);
+    float *g = values_random(N);
+    if (!t) {
+        return;
+    }
+    memset(&with, 0, sizeof with);
+    without = with;
+    run_check(t, g, N, &c, &with, 0);
+    desc.operand[0] = flat(REN_F32, N);
+    desc.operand[1] = bytes_of(sizeof c);
+    desc.operand[2] = bytes_of(sizeof with);
+    for (int i = 0; i < MANY; i++) {
+        ren__op_needs needs;
+        ren_error err;
+        CU_ASSERT_EQUAL(t->api->op_create(t->dev, 0, &desc, &ops[i], &needs, &err), REN_OK);
+    }
+    run_check(t, g, N, &c, &without, 0);
+    CU_ASSERT_EQUAL(memcmp(&with, &without, sizeof with), 0);
+    CU_ASSERT_TRUE(with.grad_norm > 0.0f);
+    for (int i = 0; i < MANY; i++) {
+        t->api->op_destroy(t->dev, ops[i]);
+    }
+    values_free();
 }
 
 static void test_advance_counts_and_scales(void)
@@ -462,6 +502,7 @@ static const ren_test_case cases[] = {
     {"test_mse_and_huber_random_sizes", test_mse_and_huber_random_sizes},
     {"test_dropout_mask", test_dropout_mask},
     {"test_check_finds_every_position", test_check_finds_every_position},
+    {"test_check_without_a_word", test_check_without_a_word},
     {"test_advance_counts_and_scales", test_advance_counts_and_scales},
     {"test_optimizers_follow_reference", test_optimizers_follow_reference},
     {"test_lars_ratio_of_zero_norms", test_lars_ratio_of_zero_norms},
