@@ -11,8 +11,10 @@
  * 6 and 5 us (mlp-64x4 in f16 by a graph of one stream: 28 tasks in 0.15 ms). A fork to one more
  * stream and the join: 0.5 us, to two or three more 4 to 5 us, so up to 2.5 us a crossing; in a
  * graph 0.2 to 1.4 us, so 0.4 a crossing; but 10 us where a graph begins with two operations in
- * place of one. Host: 4.6 us a kernel, and libren's and a library's own part; 0.4 us a record and a
- * wait. Other devices differ less in these than in their rates.
+ * place of one. Host: 4.6 us a kernel and 0.4 us a record and a wait by themselves; in a step, with
+ * libren's and a library's part, 8 us (incep32 on one stream: 1.6 ms for 200 kernels) and, as going
+ * to another stream makes the next launch dearer, 3 us (0.1 to 0.4 ms more with 59 waits). Other
+ * devices differ less in these than in their rates.
  *
  * Rates. What a multiprocessor multiplies and adds in a cycle, counted twice, by the table of
  * arithmetic throughput in the CUDA C++ Programming Guide, and for tensor cores the dense rate by
@@ -53,8 +55,8 @@ ren__device_costs ren__cuda_costs(const struct cudaDeviceProp *p, int ordinal)
     c.graph_launch_ns = 5000;
     c.graph_event_ns = 400;
     c.graph_root_ns = 10000;
-    c.host_launch_ns = 6000;
-    c.host_event_ns = 400;
+    c.host_launch_ns = 8000;
+    c.host_event_ns = 3000;
     c.channels_full = 64;
     c.flops_per_ns = f32 * cycles;
     c.half_flops_per_ns = half * cycles;
