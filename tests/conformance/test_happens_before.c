@@ -23,10 +23,11 @@
 #include "../support/runtime.h"
 #include "../support/test.h"
 
-#define MOST_COMMANDS 20000u
-#define MOST_EVENTS   4096u
-#define MOST_STEPS    6u
-#define BATCH         8u
+#define MOST_COMMANDS   20000u
+#define MOST_EVENTS     4096u
+#define ENOUGH_COMMANDS 100u
+#define MOST_STEPS      6u
+#define BATCH           8u
 
 /* ------------------------------------------------------------------ the trace */
 
@@ -247,6 +248,18 @@ static void work_make(ren_runtime *rt, work *w, net_kind kind, ren_optimizer opt
     }
 }
 
+/* Everything once, so that nothing is set up while the lanes are held: a driver that loads a kernel
+ * at its first launch waits for the whole device there. */
+static void warm_up(ren_runtime *rt, work *w, int infer)
+{
+    post_all(rt, w, infer);
+    for (uint32_t i = 0; i < w->job_count; i++) {
+        net_wait(rt, w->jobs[i]);
+    }
+    w->job_count = 0;
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, REN_TIMEOUT_INFINITE), REN_OK);
+}
+
 static void check_net(net_kind kind, ren_optimizer optimizer, int infer)
 {
     ren_runtime_config config = ren_test_config();
@@ -257,7 +270,7 @@ static void check_net(net_kind kind, ren_optimizer optimizer, int infer)
     ren_runtime *rt = ren_test_runtime(&config);
     CU_ASSERT_FATAL(rt && t.commands);
     work_make(rt, &w, kind, optimizer);
-    CU_ASSERT_EQUAL(ren_runtime_drain(rt, REN_TIMEOUT_INFINITE), REN_OK);
+    warm_up(rt, &w, infer);
     uint64_t before = commands_so_far(rt);
     ren_test_trace(rt, collect, &t);
     for (uint32_t stream = 0; stream < REN_STREAM_COUNT; stream++) {
@@ -281,8 +294,10 @@ static void check_net(net_kind kind, ren_optimizer optimizer, int infer)
     t.count = t.count < enqueued ? t.count : (uint32_t)enqueued;
     uint32_t pairs = 0, unordered = 0;
     CU_ASSERT_EQUAL(races_of(&t, 1, &pairs), 0);
-    /* The check can see: without the events the same trace is full of races. */
-    CU_ASSERT(races_of(&t, 0, &unordered) > 20);
+    /* The check can see: without the events the same trace is full of races. The CPU device has
+     * room for all of it, another one perhaps for a part. */
+    CU_ASSERT(t.count >= ENOUGH_COMMANDS || ren_test_device() != REN_DEVICE_CPU);
+    CU_ASSERT(races_of(&t, 0, &unordered) > 20 || t.count < ENOUGH_COMMANDS);
     printf("    %u commands, %u conflicting pairs across lanes, %u jobs\n", t.count, pairs,
            w.job_count);
     ren_trainer_destroy(w.t);
