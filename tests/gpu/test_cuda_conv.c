@@ -5,9 +5,9 @@
  *           TF32 is allowed; f16 and bf16 add in f32, grouped, strided, dilated and with few
  *           channels; a deterministic device repeats itself, and so does another one; timing
  *           engines changes no result, breaks no capture, and is done once for a signature.
- * Fails     when a fused engine or the kernel behind one drops a bias, a ReLU or a tail; when an
- *           engine with tensor cores is taken for strict f32; when a signature leaves something out
- *           that the result depends on.
+ * Fails     when a fused engine or a kernel of the module drops a bias, a ReLU, a tail or a NaN;
+ *           when an engine with tensor cores is taken for strict f32; when a signature leaves
+ *           something out that the result depends on.
  */
 #include <CUnit/CUnit.h>
 #include <math.h>

@@ -4,8 +4,9 @@
  *
  * Purpose   cuDNN's graph API describes an operation, asks the library's heuristics for engines,
  *           and turns one into an execution plan that only has to be executed. Making a plan takes
- *           from a fraction of a millisecond to a second, for engines that are compiled; executing
- *           one takes the host a few microseconds.
+ *           1 to 5 ms (half a second where an engine is compiled), timing its rivals 10 to 80;
+ *           executing one takes the host 7 to 10 us, and twice that with a cast (H200 and its
+ *           host).
  * Words     A signature is all that a plan depends on. A form is one way to come to what a
  *           signature asks for: how much of it the library computes, and how much kernels of ours
  *           add behind it, or all of it by those. A pack holds the addresses of one execution.
