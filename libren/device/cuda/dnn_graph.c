@@ -5,6 +5,10 @@
  *           joined by virtual tensors of f32, which exist in registers only.
  * Layout    The library names dimensions N, C, H, W (weights O, I, H, W) whatever the order in
  *           memory is, which the strides tell: C is innermost, for weights too.
+ * NaN       What a ReLU makes of a NaN is up to the engine: it may become 0, where the kernels of
+ *           the module keep it. A step that must be skipped shows it all the same: with an input or
+ *           a weight that is not finite a product in the gradients is not finite either, 0 times
+ *           infinity included.
  * Memory    Descriptors are the library's; a graph frees those that it is made of, which the plans
  *           made from it do not need any more.
  */
@@ -171,15 +175,12 @@ static cudnnStatus_t pointwise(ren__cuda_dnn_graph *graph, cudnnBackendDescripto
 {
     const cudnnPointwiseMode_t mode = bias ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN; /* else a ReLU makes a 0 of it */
     const attribute of_mode[] = {
         {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
         {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type},
-        {CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan},
     };
-    size_t attributes = sizeof of_mode / sizeof of_mode[0] - (bias ? 1u : 0u);
     cudnnBackendDescriptor_t what = NULL;
-    TRY(add(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, of_mode, attributes, &what));
+    TRY(ADD(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, of_mode, &what));
     {
         const attribute rows[] = {
             {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &what},
