@@ -917,6 +917,7 @@ REN_API uint32_t ren_param_count(ren_model *m);
 REN_API const char *ren_param_name(ren_model *m, uint32_t index);
 
 /* Write all parameters as safetensors, through a temporary file that replaces `path` when complete.
+ * A folder, device or pipe at `path` is left alone, and REN_ERR_IO.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_NO_MEMORY; REN_ERR_INVALID_ARGUMENT; the builder's error
  * Threads   any.   In callbacks  no.
  * Blocks    for steps under way and the file.   Allocates  yes. */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../core/error.h"
@@ -92,11 +93,21 @@ static int fill_file(int fd, const ren__file_part *parts, uint32_t count)
     return code;
 }
 
+/* A rename would put a file in the place of a device, a pipe or a socket, /dev/null for one. */
+static int is_special(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && !S_ISREG(about.st_mode);
+}
+
 ren_status ren__file_replace(const char *path, const ren__host_allocator *a,
                              const ren__file_part *parts, uint32_t count, ren_error *err)
 {
     size_t room = strlen(path) + TEMPORARY_EXTRA;
     ren_status status = REN_OK;
+    if (is_special(path)) {
+        return IO_FAIL(err, 0, "%.160s is no regular file", path);
+    }
     char *temporary = ren__host_calloc(a, room, 1);
     if (!temporary) {
         return REN__FAIL(err, REN_ERR_NO_MEMORY, "no memory for a file's name");

@@ -21,7 +21,7 @@ int ren__file_open(const char *path, int flags);
 
 /* Write the parts, one behind the other, to a temporary file in the folder of `path`, and rename
  * it: a rename replaces a file at once only within one file system. The file is on the disk before
- * the rename, and the folder after it.
+ * the rename, and the folder after it. What lies at `path` and is no regular file stays.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_NO_MEMORY */
 ren_status ren__file_replace(const char *path, const ren__host_allocator *a,
                              const ren__file_part *parts, uint32_t count, ren_error *err);

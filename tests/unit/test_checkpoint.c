@@ -485,7 +485,8 @@ static void test_load_mutated_files(void)
 /* ------------------------------------------------------------------ what the system refuses */
 
 /* Proves: a path that is nothing, a folder, or a pipe without a writer is an I/O error and does not
- * hold the caller; so is a file that cannot be made. Bad arguments have their own error. */
+ * hold the caller; so is a file that cannot be made. A save does not put a file in the place of a
+ * pipe, as it would not in that of /dev/null. Bad arguments have their own error. */
 static void test_paths_bad(void)
 {
     scene s;
@@ -499,6 +500,9 @@ static void test_paths_bad(void)
     (void)snprintf(other, sizeof other, "%s/pipe", s.folder);
     CU_ASSERT_EQUAL(mkfifo(other, 0600), 0);
     CU_ASSERT_EQUAL(ren_model_load(s.a, other, 0, &err), REN_ERR_IO);
+    CU_ASSERT_EQUAL(ren_model_save(s.a, other, &err), REN_ERR_IO);
+    struct stat about;
+    CU_ASSERT(stat(other, &about) == 0 && S_ISFIFO(about.st_mode));
     CU_ASSERT_EQUAL(unlink(other), 0);
     (void)snprintf(other, sizeof other, "%s/none/x", s.folder);
     CU_ASSERT_EQUAL(ren_model_save(s.a, other, &err), REN_ERR_IO);
