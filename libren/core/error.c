@@ -6,6 +6,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "error.h"
 
@@ -94,4 +95,17 @@ ren_status ren__error_set(ren_error *err, ren_status status, int32_t backend_cod
         va_end(args);
     }
     return status;
+}
+
+ren_status ren__error_io(ren_error *err, int code, const char *file, int32_t line,
+                         const char *format, ...)
+{
+    char what[sizeof err->text];
+    char reason[128]; /* strerror_r's, where it has no static words for a code */
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return ren__error_set(err, REN_ERR_IO, code, file, line, "%s: %s", what,
+                          strerror_r(code, reason, sizeof reason));
 }

@@ -19,6 +19,13 @@ ren_status ren__error_set(ren_error *err, ren_status status, int32_t backend_cod
                           int32_t line, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
+/* For a call that failed with `code` of errno: REN_ERR_IO, with the text made of the format and
+ * what the system says of the code, as "cannot open x: No such file or directory". */
+ren_status ren__error_io(ren_error *err, int code, const char *file, int32_t line,
+                         const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+#define REN__IO_FAIL(err, code, ...) ren__error_io((err), (code), __FILE__, __LINE__, __VA_ARGS__)
+
 #define REN__FAIL(err, status, ...)                                                                \
     ren__error_set((err), (status), 0, __FILE__, __LINE__, __VA_ARGS__)
 

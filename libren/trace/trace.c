@@ -393,8 +393,7 @@ static ren_status open_trace(ren__trace **out, const char *path, uint32_t record
     if (t->fd < 0) {
         int code = errno;
         free_trace(t);
-        return ren__error_set(err, REN_ERR_IO, code, __FILE__, __LINE__,
-                              "cannot open the trace file %.160s (errno %d)", path, code);
+        return REN__IO_FAIL(err, code, "cannot open the trace file %.160s", path);
     }
     t->begin_ns = ren__now_ns();
     *out = t;

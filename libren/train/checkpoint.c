@@ -29,9 +29,6 @@ enum {
     TRANSFER_BYTES = 1 << 30 /* most bytes of one read call */
 };
 
-#define IO_FAIL(err, code, ...)                                                                    \
-    ren__error_set((err), REN_ERR_IO, (code), __FILE__, __LINE__, __VA_ARGS__)
-
 /* ------------------------------------------------------------------ whole reads */
 
 /* 0, or an errno; EIO for a file that ended early. */
@@ -221,23 +218,23 @@ static ren_status open_checkpoint(loading *l, const char *path, ren_error *err)
     l->fd = ren__file_open(path, O_RDONLY | O_NONBLOCK);
     if (l->fd < 0 || fstat(l->fd, &about) != 0) {
         int code = errno;
-        return IO_FAIL(err, code, "cannot open %.160s (errno %d)", path, code);
+        return REN__IO_FAIL(err, code, "cannot open %.160s", path);
     }
     if (!S_ISREG(about.st_mode)) {
-        return IO_FAIL(err, 0, "%.160s is no regular file", path);
+        return REN__FAIL(err, REN_ERR_IO, "%.160s is no regular file", path);
     }
     l->file_bytes = (uint64_t)about.st_size;
     return REN_OK;
 }
 
-static ren_status read_table(loading *l, ren_error *err)
+static ren_status read_table(loading *l, const char *path, ren_error *err)
 {
     unsigned char prefix[REN__SAFETENSORS_PREFIX] = {0};
     uint32_t bytes = 0;
     size_t available = l->file_bytes < sizeof prefix ? (size_t)l->file_bytes : sizeof prefix;
     int code = read_all(l->fd, prefix, available, 0);
     if (code) {
-        return IO_FAIL(err, code, "cannot read the file (errno %d)", code);
+        return REN__IO_FAIL(err, code, "cannot read %.160s", path);
     }
     ren_status status =
         ren__safetensors_header_bytes(prefix, available, l->file_bytes, &bytes, err);
@@ -250,7 +247,7 @@ static ren_status read_table(loading *l, ren_error *err)
     }
     code = read_all(l->fd, header, bytes, REN__SAFETENSORS_PREFIX);
     status =
-        code ? IO_FAIL(err, code, "cannot read the file's header (errno %d)", code)
+        code ? REN__IO_FAIL(err, code, "cannot read the header of %.160s", path)
              : ren__safetensors_parse(l->allocator, header, bytes, l->file_bytes, &l->table, err);
     ren__host_free(l->allocator, header, bytes + 1u, 1);
     return status;
@@ -332,8 +329,7 @@ static ren_status read_data(loading *l, ren_error *err)
             const ren__safetensors_entry *e = ren__safetensors_find(&l->table, name);
             int code = read_all(l->fd, l->data + at, bytes, l->table.data_start + e->begin);
             if (code) {
-                return IO_FAIL(err, code, "cannot read the data of tensor '%s' (errno %d)", name,
-                               code);
+                return REN__IO_FAIL(err, code, "cannot read the data of tensor '%s'", name);
             }
         }
         at += bytes;
@@ -345,7 +341,7 @@ static ren_status load(loading *l, const char *path, ren_error *err)
 {
     ren_status status = open_checkpoint(l, path, err);
     if (status == REN_OK) {
-        status = read_table(l, err);
+        status = read_table(l, path, err);
     }
     if (status != REN_OK || l->count == 0) {
         return status != REN_OK ? status : match_model(l, err);

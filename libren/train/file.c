@@ -16,9 +16,6 @@ enum {
     TRANSFER_BYTES = 1 << 30 /* most bytes of one write call */
 };
 
-#define IO_FAIL(err, code, ...)                                                                    \
-    ren__error_set((err), REN_ERR_IO, (code), __FILE__, __LINE__, __VA_ARGS__)
-
 int ren__file_open(const char *path, int flags)
 {
     int fd;
@@ -106,7 +103,7 @@ ren_status ren__file_replace(const char *path, const ren__host_allocator *a,
     size_t room = strlen(path) + TEMPORARY_EXTRA;
     ren_status status = REN_OK;
     if (is_special(path)) {
-        return IO_FAIL(err, 0, "%.160s is no regular file", path);
+        return REN__FAIL(err, REN_ERR_IO, "%.160s is no regular file", path);
     }
     char *temporary = ren__host_calloc(a, room, 1);
     if (!temporary) {
@@ -115,15 +112,14 @@ ren_status ren__file_replace(const char *path, const ren__host_allocator *a,
     int fd = open_temporary(path, temporary, room);
     int code = fd < 0 ? errno : fill_file(fd, parts, count);
     if (fd < 0) {
-        status =
-            IO_FAIL(err, code, "cannot make a file in the folder of %.160s (errno %d)", path, code);
+        status = REN__IO_FAIL(err, code, "cannot make a file in the folder of %.160s", path);
     } else {
         if (!code && rename(temporary, path) != 0) {
             code = errno;
         }
         if (code) {
             (void)unlink(temporary);
-            status = IO_FAIL(err, code, "cannot write %.160s (errno %d)", path, code);
+            status = REN__IO_FAIL(err, code, "cannot write %.160s", path);
         } else {
             sync_folder(path, temporary, room);
         }

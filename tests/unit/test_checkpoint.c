@@ -495,6 +495,7 @@ static void test_paths_bad(void)
     scene_open(&s);
     CU_ASSERT_EQUAL(ren_model_load(s.a, s.path, 0, &err), REN_ERR_IO);
     CU_ASSERT_PTR_NOT_NULL(strstr(err.text, s.path));
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, "No such file"));
     CU_ASSERT_NOT_EQUAL(err.backend_code, 0);
     CU_ASSERT_EQUAL(ren_model_load(s.a, s.folder, 0, &err), REN_ERR_IO);
     (void)snprintf(other, sizeof other, "%s/pipe", s.folder);
