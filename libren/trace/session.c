@@ -23,12 +23,11 @@ static ren_status begin(ren_runtime *rt, const char *path, ren_error *err)
     ren__trace_clock *clock = &slot->clock;
     /* Without memory for stamps, or a clock, there are no device times; all else is traced. */
     ren_status status = ren__stamps_open(stamps, ren__runtime_api(rt), ren__runtime_device(rt));
-    uint64_t error_ns = 0;
-    clock->known = status == REN_OK && ren__stamps_read_clock(stamps, rt, &clock->first, &error_ns);
+    clock->known = status == REN_OK && ren__stamps_read_clock(stamps, rt, &clock->first);
     clock->last = clock->first;
     if (clock->known) {
         ren__runtime_log(rt, REN_LOG_DEBUG, "the device's clock is known to within %llu ns",
-                         (unsigned long long)error_ns);
+                         (unsigned long long)clock->first.error_ns);
     }
     if (!clock->known) {
         ren__runtime_log(rt, REN_LOG_WARNING, "the trace is without device times (%s)",
@@ -51,12 +50,11 @@ ren_status ren__trace_session_end(ren_runtime *rt)
     ren__trace_slot *slot = ren__runtime_trace(rt);
     ren_status status = REN_ERR_INVALID_ARGUMENT;
     ren__clock_pair last;
-    uint64_t error_ns;
     pthread_mutex_lock(ren__runtime_trace_lock(rt));
     ren__trace *t = ren__trace_close(slot);
-    if (t && slot->clock.known &&
-        ren__stamps_read_clock(ren__runtime_stamps(rt), rt, &last, &error_ns)) {
+    if (t && slot->clock.known && ren__stamps_read_clock(ren__runtime_stamps(rt), rt, &last)) {
         slot->clock.last = last;
+        ren__clock_reconcile(&slot->clock.first, &slot->clock.last);
     }
     if (t) {
         status = ren__trace_write(slot, t);

@@ -13,7 +13,9 @@
  * From several probes the offset between the clocks is known to lie in the intersection of their
  * intervals. Where that holds 0 the clocks are taken for the same one, which the CPU device's are,
  * exactly; else its middle is the estimate. Over the length of a trace the clocks may drift apart,
- * so they are read at its end as well, and times in between are put on the line through both.
+ * so they are read at its end as well. Times in between are put on the line through both readings,
+ * unless what the offset has changed by can be their errors: then nothing is known of a drift, and
+ * the line through two close readings would be the errors' own.
  */
 #include "stamps.h"
 
@@ -25,6 +27,7 @@ enum {
 };
 #define PATIENCE_NS UINT64_C(1000000000)
 #define SPIN_NS     UINT64_C(100000)
+#define TICK_NS     1000u /* a device's clock may go in steps of a microsecond */
 /* The ring, and a probe's stamp in a line of its own. */
 #define MEMORY_BYTES (REN__STAMP_ENTRIES * sizeof(uint64_t) + 64u)
 
@@ -189,8 +192,7 @@ static uint64_t read_one(ren__clock_probe *p, ren_runtime *rt, uint64_t deadline
     return device_ns;
 }
 
-bool ren__stamps_read_clock(ren__stamps *s, ren_runtime *rt, ren__clock_pair *out,
-                            uint64_t *out_error_ns)
+bool ren__stamps_read_clock(ren__stamps *s, ren_runtime *rt, ren__clock_pair *out)
 {
     uint64_t deadline_ns = ren__now_ns() + PATIENCE_NS;
     int64_t least = INT64_MIN, most = INT64_MAX; /* host minus device */
@@ -211,7 +213,21 @@ bool ren__stamps_read_clock(ren__stamps *s, ren_runtime *rt, ren__clock_pair *ou
         }
     }
     int64_t offset = least <= 0 && most >= 0 ? 0 : least + (most - least) / 2;
-    *out_error_ns = most > least ? (uint64_t)(most - least) / 2u : 0;
     out->host_ns = out->device_ns + (uint64_t)offset;
+    out->error_ns = offset ? TICK_NS + (most > least ? (uint64_t)(most - least) / 2u : 0) : 0;
     return out->device_ns != 0;
+}
+
+void ren__clock_reconcile(ren__clock_pair *first, ren__clock_pair *last)
+{
+    int64_t a = (int64_t)(first->host_ns - first->device_ns);
+    int64_t b = (int64_t)(last->host_ns - last->device_ns);
+    int64_t ea = (int64_t)first->error_ns, eb = (int64_t)last->error_ns;
+    int64_t least = a - ea > b - eb ? a - ea : b - eb;
+    int64_t most = a + ea < b + eb ? a + ea : b + eb;
+    if (least <= most) {
+        uint64_t offset = (uint64_t)(least + (most - least) / 2);
+        first->host_ns = first->device_ns + offset;
+        last->host_ns = last->device_ns + offset;
+    }
 }

@@ -28,6 +28,7 @@ enum {
 typedef struct ren__clock_pair {
     uint64_t device_ns;
     uint64_t host_ns;
+    uint64_t error_ns; /* host_ns is off by this at most */
 } ren__clock_pair;
 
 /* One reading of the device's clock. */
@@ -53,9 +54,11 @@ void ren__stamps_deinit(ren__stamps *s, const ren__device_api *api, ren__device 
 uint64_t *ren__stamps_take(ren__stamps *s, uint32_t count);
 void ren__stamps_give(uint64_t *stamps);
 
-/* Read both clocks at the same moment, to within *out_error_ns. False: the device did not answer.
- */
-bool ren__stamps_read_clock(ren__stamps *s, ren_runtime *rt, ren__clock_pair *out,
-                            uint64_t *out_error_ns);
+/* Read both clocks at the same moment, as well as that goes. False: the device did not answer. */
+bool ren__stamps_read_clock(ren__stamps *s, ren_runtime *rt, ren__clock_pair *out);
+
+/* Where the clocks have not drifted apart by more than the readings' errors, there is no telling
+ * that they have: then both readings get the one offset that fits them best. */
+void ren__clock_reconcile(ren__clock_pair *first, ren__clock_pair *last);
 
 #endif

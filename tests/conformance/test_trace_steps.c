@@ -10,7 +10,6 @@
 #include "../support/trace_file.h"
 #include "runs.h"
 
-#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #define SECOND UINT64_C(1000000000)
+#define DRIFT  1000u /* clocks drift apart by less than a part in so many */
 
 static const char *const stream_rows[REN_STREAM_COUNT] = {
     "stream TRANS", "stream COMP_1", "stream COMP_2", "stream COMP_3", "stream UPDATE"};
@@ -481,10 +481,11 @@ static void test_stats_agree_with_the_file(void)
                 tasks += s != REN_STREAM_TRANS;
             }
         }
-        /* The file's times are fractions of a microsecond: a rounding for each task at most. */
+        /* The file's times are fractions of a microsecond: a rounding for each task at most; and
+         * where a drift between the clocks was seen, they are the host's. */
         uint64_t off = busy > stats.timed_busy_ns[s] ? busy - stats.timed_busy_ns[s]
                                                      : stats.timed_busy_ns[s] - busy;
-        CU_ASSERT(off <= stats.timed_tasks + spec.steps * 4);
+        CU_ASSERT(off <= stats.timed_tasks + spec.steps * 4 + busy / DRIFT);
         CU_ASSERT(stats.bubble_ns[s] + stats.timed_busy_ns[s] <= stats.timed_device_ns ||
                   s == REN_STREAM_TRANS);
     }
@@ -493,8 +494,9 @@ static void test_stats_agree_with_the_file(void)
         device_ns += is_step ? f.spans[i].end_ns - f.spans[i].begin_ns : 0;
     }
     CU_ASSERT_EQUAL(tasks, stats.timed_tasks);
-    /* On the host's clock there, on the device's here: they may drift, by parts in a million. */
-    CU_ASSERT(fabs((double)device_ns / (double)stats.timed_device_ns - 1.0) < 1e-3);
+    uint64_t off = device_ns > stats.timed_device_ns ? device_ns - stats.timed_device_ns
+                                                     : stats.timed_device_ns - device_ns;
+    CU_ASSERT(off <= spec.steps + device_ns / DRIFT);
     CU_ASSERT(stats.timed_latency_ns > stats.timed_device_ns ||
               ren_test_device() != REN_DEVICE_CPU);
     CU_ASSERT(stats.timed_issue_ns > 0);

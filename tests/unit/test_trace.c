@@ -173,8 +173,8 @@ static void test_end_writes_file(void)
 static void scene_clock(scene *s, uint64_t begin_ns, uint64_t device_ns, uint64_t rate)
 {
     ren__trace_clock *clock = &s->slot.clock;
-    clock->first = (ren__clock_pair){device_ns, begin_ns};
-    clock->last = (ren__clock_pair){device_ns + 1000000 * rate, begin_ns + 1000000};
+    clock->first = (ren__clock_pair){device_ns, begin_ns, 0};
+    clock->last = (ren__clock_pair){device_ns + 1000000 * rate, begin_ns + 1000000, 0};
     clock->known = true;
 }
 
@@ -226,6 +226,28 @@ static void test_end_converts_device_times(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"value\":6}"));
     free(text);
     scene_close(&s);
+}
+
+/* Proves: a change of the offset that two readings' errors can explain is no drift: both get the
+ * offset that lies within both, however far the device's clock is from the host's; a greater change
+ * stays as it is. Fails if a short trace takes the errors of its readings for a rate, as it would
+ * at 5 us over 10 ms. */
+static void test_clock_reconcile(void)
+{
+    const uint64_t host = 5000000000, device = 1700000000000000000;
+    ren__clock_pair first = {device, host, 6000}, last = {device + 10000000, host + 10005000, 2000};
+    ren__clock_reconcile(&first, &last);
+    CU_ASSERT_EQUAL(last.host_ns - first.host_ns, 10000000);
+    CU_ASSERT(first.host_ns >= host + 3000 && first.host_ns <= host + 6000);
+    first = (ren__clock_pair){device, host, 1000};
+    last = (ren__clock_pair){device + 10000000, host + 10005000, 2000};
+    ren__clock_reconcile(&first, &last);
+    CU_ASSERT_EQUAL(first.host_ns, host);
+    CU_ASSERT_EQUAL(last.host_ns, host + 10005000);
+    first = (ren__clock_pair){host, host, 0};
+    last = (ren__clock_pair){host + 7, host + 7, 0};
+    ren__clock_reconcile(&first, &last);
+    CU_ASSERT(first.host_ns == host && last.host_ns == host + 7);
 }
 
 /* ------------------------------------------------------------------ memory for stamps */
@@ -545,6 +567,7 @@ static const ren_test_case cases[] = {
     {"test_record_while_closed", test_record_while_closed},
     {"test_end_writes_file", test_end_writes_file},
     {"test_end_converts_device_times", test_end_converts_device_times},
+    {"test_clock_reconcile", test_clock_reconcile},
     {"test_stamps_ring", test_stamps_ring},
     {"test_record_when_full", test_record_when_full},
     {"test_begin_again", test_begin_again},
