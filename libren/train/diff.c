@@ -221,11 +221,11 @@ static void emit_params(ren__diff *d, ren__task_graph *g)
     d->grad_root = REN__NO_VALUE;
     d->statistics = REN__NO_VALUE;
     d->statistics_in = REN__NO_VALUE;
-    if (m->region_bytes) {
+    if (m->region_bytes && d->training) {
+        d->params = ren__task_graph_value(g, "params", REN__VALUE_FIXED, m->region_bytes);
+    } else if (m->region_bytes) { /* under the model's lock, as `weights` must be */
         uint64_t bytes = m->weights.bytes ? m->weights.bytes : m->region_bytes;
-        d->params = d->training
-                        ? ren__task_graph_value(g, "params", REN__VALUE_FIXED, m->region_bytes)
-                        : ren__task_graph_value(g, "weights", REN__VALUE_EXTERNAL, bytes);
+        d->params = ren__task_graph_value(g, "weights", REN__VALUE_EXTERNAL, bytes);
     }
     if (d->training && m->trained_bytes) {
         d->grad_root = ren__task_graph_value(g, "gradients", REN__VALUE_FIXED, m->trained_bytes);

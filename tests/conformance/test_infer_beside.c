@@ -548,6 +548,45 @@ static void test_host_changes_weights(void)
     free(w.weights);
 }
 
+/* ------------------------------------------------------------------ planning */
+
+static void *prepare_logits(void *arg)
+{
+    world *w = arg;
+    CU_ASSERT_EQUAL(ren_infer_prepare(w->n.model, w->n.logits, NULL), REN_OK);
+    return NULL;
+}
+
+/* The first inference, which gives the model its sets of weights, and the first step of a number of
+ * rows are planned by two threads at once. What the one writes the other does not look at, which
+ * ThreadSanitizer says; and both give what they give alone. */
+static void test_planned_beside_a_step(void)
+{
+    static float x[BATCH * ROW];
+    static int32_t labels[BATCH];
+    ren_trainer_config how = sgd(0.05f);
+    float first[BATCH * CLASSES];
+    for (uint32_t round = 0; round < 8; round++) {
+        pthread_t thread;
+        net_result r;
+        ren_job job;
+        answer a;
+        world w;
+        open_world(&w, NULL, &how, 0);
+        fill_batch(77, x, labels);
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, prepare_logits, &w), 0);
+        CU_ASSERT_EQUAL(net_post(&w.n, w.t, x, labels, BATCH - 1, &r, &job), REN_OK);
+        CU_ASSERT_EQUAL(pthread_join(thread, NULL), 0);
+        ask_and_wait(&w, x, 0, &a);
+        await_calls(&r.calls, 1);
+        CU_ASSERT_EQUAL(r.status, REN_OK);
+        CU_ASSERT_EQUAL(a.version, 1);
+        CU_ASSERT(round == 0 || memcmp(first, a.out, sizeof first) == 0);
+        memcpy(first, a.out, sizeof first);
+        close_world(&w);
+    }
+}
+
 /* ------------------------------------------------------------------ faults, ends */
 
 /* Any device call fails, the nth for many n, while steps and inferences of both kinds are under
@@ -643,6 +682,7 @@ int main(int argc, char **argv)
         {"test_any_version_follows", test_any_version_follows},
         {"test_any_version_sees_the_host", test_any_version_sees_the_host},
         {"test_host_changes_weights", test_host_changes_weights},
+        {"test_planned_beside_a_step", test_planned_beside_a_step},
         {"test_failing_calls_beside_training", test_failing_calls_beside_training},
         {"test_destroy_waits", test_destroy_waits},
     };
