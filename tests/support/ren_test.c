@@ -97,9 +97,21 @@ static ren_status armed_status(fault *faults, int call)
     return REN_OK;
 }
 
+static before_call due(hook *h, int call)
+{
+    before_call none = {CALLS, 0, NULL, NULL};
+    before_call found = none;
+    if (h->before.fn && h->before.call == call && --h->before.nth == 0) {
+        found = h->before;
+        h->before = none;
+    }
+    return found;
+}
+
 ren_status ren__hook_enter(hook *h, int call)
 {
     ren_status status = REN_OK;
+    before_call first = {CALLS, 0, NULL, NULL};
     atomic_fetch_add(&h->calls[call], 1);
     if (atomic_load(&h->lost)) {
         return REN_ERR_DEVICE_LOST;
@@ -107,7 +119,11 @@ ren_status ren__hook_enter(hook *h, int call)
     if (atomic_load(&h->armed)) {
         pthread_mutex_lock(&h->mutex);
         status = armed_status(h->faults, call);
+        first = due(h, call);
         pthread_mutex_unlock(&h->mutex);
+        if (first.fn) {
+            first.fn(first.user);
+        }
         if (status == REN_ERR_DEVICE_LOST) {
             atomic_store(&h->lost, 1);
             h->api->abandon(h->dev);
@@ -121,6 +137,16 @@ void ren_test_fault(ren_runtime *rt, const char *call, uint64_t nth, ren_status 
     hook *h = hook_of(rt);
     pthread_mutex_lock(&h->mutex);
     arm(h->faults, call, nth, status, forever);
+    atomic_store(&h->armed, 1);
+    pthread_mutex_unlock(&h->mutex);
+}
+
+void ren_test_before(ren_runtime *rt, const char *call, uint64_t nth, void (*fn)(void *user),
+                     void *user)
+{
+    hook *h = hook_of(rt);
+    pthread_mutex_lock(&h->mutex);
+    h->before = (before_call){call_number(call), nth ? nth : 1, fn, user};
     atomic_store(&h->armed, 1);
     pthread_mutex_unlock(&h->mutex);
 }

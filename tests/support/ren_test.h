@@ -40,6 +40,11 @@ void ren_test_fault_next(const char *call, uint64_t nth, ren_status status, int 
 /* Disarm all faults of a runtime; NULL: everything that waits for the next device. */
 void ren_test_fault_clear(ren_runtime *rt);
 
+/* Call fn(user) once, on the thread that makes the nth call of a kind from now on, before that call
+ * reaches the device. A second one takes the place of the first. */
+void ren_test_before(ren_runtime *rt, const char *call, uint64_t nth, void (*fn)(void *user),
+                     void *user);
+
 /* Calls of a kind made so far, failed ones included. */
 uint64_t ren_test_calls(ren_runtime *rt, const char *call);
 

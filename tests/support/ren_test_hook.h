@@ -45,6 +45,14 @@ typedef struct fault {
     int forever;
 } fault;
 
+/* What ren_test_before asked for; fn NULL = nothing. */
+typedef struct before_call {
+    int call;
+    uint64_t nth;
+    void (*fn)(void *user);
+    void *user;
+} before_call;
+
 typedef struct hook hook;
 
 typedef struct report {
@@ -67,6 +75,7 @@ struct hook {
     int unfused;  /* likewise */
     pthread_mutex_t mutex;
     pthread_cond_t released;
+    before_call before; /* under the mutex, looked at when armed */
     _Atomic int armed;
     fault faults[MOST_FAULTS];
     _Atomic int lost;
