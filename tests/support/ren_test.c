@@ -275,6 +275,46 @@ void ren_test_release(ren_runtime *rt, uint32_t stream)
     pthread_mutex_unlock(&h->mutex);
 }
 
+void ren_test_clock(ren_runtime *rt, uint64_t offset_ns, uint32_t ppm)
+{
+    hook *h = hook_of(rt);
+    h->clock_offset_ns = offset_ns;
+    h->clock_from_ns = ren__now_ns();
+    atomic_store(&h->clock_ppm, 1 + ppm);
+}
+
+typedef struct skewed {
+    hook *of;
+    uint64_t *out;
+} skewed;
+
+static void stamp_skewed(void *user)
+{
+    const skewed *s = user;
+    uint64_t now = ren__now_ns();
+    uint64_t ahead =
+        (now - s->of->clock_from_ns) * (atomic_load(&s->of->clock_ppm) - 1) / UINT64_C(1000000);
+    __atomic_store_n(s->out, now + s->of->clock_offset_ns + ahead, __ATOMIC_RELAXED);
+}
+
+void ren__hook_stamp_skewed(hook *h, uint32_t lane, uint64_t *out)
+{
+    /* Kept with the hook, in a report of its own. */
+    struct kept {
+        report head;
+        skewed what;
+    } *k = calloc(1, sizeof *k);
+    if (!k) {
+        abort();
+    }
+    k->what = (skewed){h, out};
+    pthread_mutex_lock(&h->mutex);
+    k->head.next = h->reports;
+    h->reports = &k->head;
+    pthread_mutex_unlock(&h->mutex);
+    put_on_lane(h, lane, keep(h, stamp_skewed, &k->what));
+}
+
 /* ------------------------------------------------------------------ trace */
 
 static void deliver(report *r, int begin)

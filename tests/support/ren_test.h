@@ -27,6 +27,10 @@ void ren_test_delay(ren_runtime *rt, uint32_t stream, uint32_t ms);
 void ren_test_hold(ren_runtime *rt, uint32_t stream);
 void ren_test_release(ren_runtime *rt, uint32_t stream);
 
+/* The CPU device's clock, as stamps read it, is from now on `offset_ns` ahead of the host's and
+ * goes `ppm` parts in a million faster, as another device's would. */
+void ren_test_clock(ren_runtime *rt, uint64_t offset_ns, uint32_t ppm);
+
 /* ------------------------------------------------------------------ faults */
 
 /* Make the nth call (from 1) of this kind from now on fail with `status`, or with forever = 1 every

@@ -86,6 +86,9 @@ struct hook {
     int capturing; /* submitter */
     ren_status ignored;
     _Atomic int poison;
+    uint64_t clock_offset_ns; /* set before `clock_ppm`; see ren_test_clock */
+    uint64_t clock_from_ns;
+    _Atomic uint32_t clock_ppm; /* 1 + the rate; 0 = the device's own clock */
     _Atomic int tracing;
     ren_test_trace_fn trace_fn; /* under the mutex */
     void *trace_user;
@@ -106,6 +109,9 @@ ren_status ren__hook_enter(hook *h, int call);
  * NULL without a trace. Then what goes after it. */
 report *ren__hook_before(hook *h, uint32_t lane, const ren_test_command *command);
 void ren__hook_after(hook *h, uint32_t lane, report *r);
+
+/* A stamp by the clock that ren_test_clock made. */
+void ren__hook_stamp_skewed(hook *h, uint32_t lane, uint64_t *out);
 
 /* Hand over what waits for the next device; REN_OK, or the status that open is to fail with. */
 ren_status ren__hook_take_pending(hook *h, ren__device_config *config);

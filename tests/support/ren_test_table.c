@@ -380,7 +380,11 @@ static ren_status hook_stamp(ren__device *dev, uint32_t lane, uint64_t *out)
         ren_test_command c = {.call = "stamp", .write_count = 1};
         c.writes[0] = (ren_test_access){out, sizeof *out};
         report *r = ren__hook_before(h, lane, &c);
-        status = h->api->stamp(h->dev, lane, out);
+        if (atomic_load(&h->clock_ppm)) {
+            ren__hook_stamp_skewed(h, lane, out);
+        } else {
+            status = h->api->stamp(h->dev, lane, out);
+        }
         ren__hook_after(h, lane, r);
     }
     return status;
