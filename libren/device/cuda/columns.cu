@@ -35,19 +35,15 @@ template <typename T, int W, bool HAS_ACT>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) column_sum_kernel(sum_params<T> p)
 {
     const int U = HAS_ACT ? REN_UNROLL / 2 : REN_UNROLL;
-    alignas(16) __shared__ float shared[REN_COLUMN_SHARED(1)];
+    __shared__ float shared[REN_COLUMN_SHARED(1)];
     ren__stand s = ren__stand_of<W>(p.tiles, p.rows, p.channels);
     float sum[W] = {0.0f};
-    float whole;
-    uint64_t own;
-    uint64_t at = s.first;
-#pragma unroll 1
     for (uint32_t i = 0; i < s.count; i += U) {
         ren__pack<T, W> g[U];
-        ren__pack<T, W> by[U];
-        ren__read_some<T, W, U>(p.dy, s, i, at, g);
+        ren__pack<T, W> at[U];
+        ren__read_some<T, W, U>(p.dy, s, i, g);
         if (HAS_ACT) {
-            ren__read_some<T, W, U>(p.at, s, i, at, by);
+            ren__read_some<T, W, U>(p.at, s, i, at);
         }
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -56,22 +52,23 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) column_sum_kerne
                 ren__unpack<T, W>(g[u], v);
                 if (HAS_ACT) {
                     float of[W];
-                    ren__unpack<T, W>(by[u], of);
+                    ren__unpack<T, W>(at[u], of);
                     ren__act_slopes<W>(p.activation, p.alpha, of, v);
-                    ren__write<T, W>(p.dx, at, v);
+                    ren__write<T, W>(p.dx, ren__place(s, i + (uint32_t)u), v);
                 }
 #pragma unroll
                 for (int k = 0; k < W; k++) {
                     sum[k] += v[k];
                 }
             }
-            at += (uint64_t)s.stride;
         }
     }
-    whole = ren__column_sums<1, W>(sum, p.tiles, p.tiles.side_log, shared);
-    own = ((uint64_t)blockIdx.x << p.tiles.side_log) * (uint64_t)W + threadIdx.x;
-    if (threadIdx.x < (uint32_t)W << p.tiles.side_log && own < p.channels) {
-        p.partial[blockIdx.y * p.channels + own] = whole;
+    ren__column_sums<W>(sum, p.tiles.side, shared);
+    if (s.lane == 0 && s.channel < p.channels) {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            p.partial[blockIdx.y * p.channels + s.channel + (uint64_t)k] = sum[k];
+        }
     }
 }
 
@@ -124,10 +121,8 @@ uint64_t ren__cuda_k_column_sum_scratch(ren_dtype dtype, uint64_t rows, uint64_t
 template <typename T, int W>
 static cudaError_t sum_any(cudaStream_t stream, dim3 grid, const sum_params<T> &p)
 {
-    return p.dx ? REN_LAUNCH((column_sum_kernel<T, W, true>), grid, 1u << p.tiles.thread_log,
-                             stream, p)
-                : REN_LAUNCH((column_sum_kernel<T, W, false>), grid, 1u << p.tiles.thread_log,
-                             stream, p);
+    return p.dx ? REN_LAUNCH((column_sum_kernel<T, W, true>), grid, REN_COLUMN_THREADS, stream, p)
+                : REN_LAUNCH((column_sum_kernel<T, W, false>), grid, REN_COLUMN_THREADS, stream, p);
 }
 
 template <typename T>

@@ -26,32 +26,24 @@ template <typename T> struct train_params {
     uint64_t rows, channels;
     ren__tiles sums, apply; /* of the two kernels; the same side */
     float momentum, eps;
-    float part, unbiased;        /* 1 / rows; rows / (rows - 1) */
-    float usual_rows, last_rows; /* of a split of `sums`, and of the last */
-    float usual_part, last_part; /* one by them */
     int relu;
 };
 
 template <typename T, int W>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) moments_kernel(train_params<T> p)
 {
-    alignas(16) __shared__ float shared[REN_COLUMN_SHARED(1)];
-    alignas(16) __shared__ float of_channel[REN_TILE]; /* means of the split */
+    __shared__ float shared[REN_COLUMN_SHARED(1)];
     ren__stand s = ren__stand_of<W>(p.sums, p.rows, p.channels);
-    int is_last = blockIdx.y + 1u == p.sums.splits;
     float origin[W] = {0.0f};
     float mean[W] = {0.0f};
     float squares[W] = {0.0f};
     float whole[W];
     float count = (float)s.count;
-    float part = s.count ? __fdividef(1.0f, count) : 0.0f;
-    float sum;
-    uint64_t own;
-    uint64_t at = s.first;
+    float part = s.count ? 1.0f / count : 0.0f;
+    float share = 1.0f / (float)s.rows;
     for (uint32_t i = 0; i < s.count; i += REN_UNROLL) {
         ren__pack<T, W> x[REN_UNROLL];
-        ren__read_some<T, W, REN_UNROLL>(p.x, s, i, at, x);
-        at += (uint64_t)(s.stride * REN_UNROLL);
+        ren__read_some<T, W, REN_UNROLL>(p.x, s, i, x);
         if (i == 0) {
             ren__unpack<T, W>(x[0], origin);
         }
@@ -76,50 +68,53 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) moments_kernel(t
         mean[k] = origin[k] + d;
         whole[k] = count * mean[k];
     }
-    sum = ren__column_sums<1, W>(whole, p.sums, p.sums.side_log, shared);
-    sum *= is_last ? p.last_part : p.usual_part;
-    if (threadIdx.x < (W << p.sums.side_log)) {
-        of_channel[threadIdx.x] = sum;
-    }
-    __syncthreads();
-    ren__channel_values<W>(of_channel + s.pack * W, whole);
+    ren__column_sums<W>(whole, p.sums.side, shared);
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        float d = mean[k] - whole[k];
+        float d;
+        whole[k] *= share;
+        d = mean[k] - whole[k];
         squares[k] = fmaf(count * d, d, squares[k]);
     }
-    mean[0] = sum;
-    sum = ren__column_sums<1, W>(squares, p.sums, p.sums.side_log, shared);
-    if (ren__owns(W << p.sums.side_log, p.channels, &own)) {
-        p.partial[blockIdx.y * p.channels + own] = mean[0];
-        p.partial[(p.sums.splits + blockIdx.y) * p.channels + own] = sum;
+    ren__column_sums<W>(squares, p.sums.side, shared);
+    if (s.lane == 0 && s.channel < p.channels) {
+        uint64_t at = blockIdx.y * p.channels + s.channel;
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            p.partial[at + (uint64_t)k] = whole[k];
+            p.partial[p.sums.splits * p.channels + at + (uint64_t)k] = squares[k];
+        }
     }
 }
 
-/* Join the splits of this block's channels; *out_mean and *out_squares, of shared memory, get those
- * of the tile. The means are taken about that of the first split, which is one of them: so what the
- * last subtraction cancels is at most as many times the result as there are splits. */
+/* Join the splits of this block's channels; thread i < side W gets those of channel i. The means
+ * are taken about that of the first split, which is one of them: so what the last subtraction
+ * cancels is at most as many times the result as there are splits. */
 template <typename T, int W>
-static __device__ __forceinline__ float join_moments(const train_params<T> &p, float *shared)
+static __device__ __forceinline__ void join_moments(const train_params<T> &p, float *shared,
+                                                    float *out_mean, float *out_squares)
 {
-    uint32_t width = (uint32_t)W << p.apply.side_log;
-    uint32_t width_log = p.apply.side_log + (W == 8 ? 3u : W == 4 ? 2u : 0u);
+    uint32_t width = p.sums.side * (uint32_t)W;
     uint64_t channel = (uint64_t)blockIdx.x * width + (threadIdx.x & (width - 1u));
+    uint32_t step = blockDim.x / width;
+    const float *squares = p.partial + p.sums.splits * p.channels;
+    float origin = 0.0f;
+    float usual = (float)p.sums.rows;
+    float last = (float)(p.rows - (p.sums.splits - 1u) * p.sums.rows);
     float sums[2] = {0.0f, 0.0f};
     if (channel < p.channels) {
-        const float *means = p.partial + channel;
-        const float *squares = means + p.sums.splits * p.channels;
-        float origin = means[0];
-#pragma unroll 4
-        for (uint32_t k = threadIdx.x >> width_log; k < p.sums.splits;
-             k += 1u << (p.apply.thread_log - width_log)) {
-            float d = means[k * p.channels] - origin;
-            float rows = k + 1u == p.sums.splits ? p.last_rows : p.usual_rows;
+        origin = p.partial[channel];
+#pragma unroll 8
+        for (uint32_t k = threadIdx.x / width; k < p.sums.splits; k += step) {
+            float d = p.partial[k * p.channels + channel] - origin;
+            float rows = k + 1u == p.sums.splits ? last : usual;
             sums[0] = fmaf(rows, d, sums[0]);
-            sums[1] += fmaf(rows * d, d, squares[k * p.channels]);
+            sums[1] += fmaf(rows * d, d, squares[k * p.channels + channel]);
         }
     }
-    return ren__column_sums<2, 1>(sums, p.apply, width_log, shared);
+    ren__column_sums<2>(sums, width, shared);
+    *out_mean = origin + sums[0] / (float)p.rows;
+    *out_squares = fmaxf(sums[1] - sums[0] * (sums[0] / (float)p.rows), 0.0f);
 }
 
 /* What a thread has read and not used yet: packs of x, and of `other` when there is one. */
@@ -129,11 +124,11 @@ template <typename T, int W, int U> struct window {
 
 template <typename T, int W, int U, bool HAS_OTHER>
 static __device__ __forceinline__ void read_window(const T *x, const T *other, const ren__stand &s,
-                                                   uint32_t i, uint64_t at, window<T, W, U> *w)
+                                                   uint32_t i, window<T, W, U> *w)
 {
-    ren__read_some<T, W, U>(x, s, i, at, w->x);
+    ren__read_some<T, W, U>(x, s, i, w->x);
     if (HAS_OTHER) {
-        ren__read_some<T, W, U>(other, s, i, at, w->other);
+        ren__read_some<T, W, U>(other, s, i, w->other);
     }
 }
 
@@ -143,11 +138,9 @@ static __device__ __forceinline__ void apply(const T *x, const T *other, T *y, i
                                              const ren__stand &s, window<T, W, U> *w,
                                              const float scale[W], const float shift[W])
 {
-    uint64_t at = s.first;
-#pragma unroll 1
     for (uint32_t i = 0; i < s.count; i += U) {
         if (i > 0) {
-            read_window<T, W, U, HAS_OTHER>(x, other, s, i, at, w);
+            read_window<T, W, U, HAS_OTHER>(x, other, s, i, w);
         }
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -164,9 +157,8 @@ static __device__ __forceinline__ void apply(const T *x, const T *other, T *y, i
                     v[k] = HAS_OTHER ? v[k] + plus[k] : v[k];
                     v[k] = relu && v[k] <= 0.0f ? 0.0f : v[k]; /* NaN stays NaN */
                 }
-                ren__write<T, W>(y, at, v);
+                ren__write<T, W>(y, ren__place(s, i + (uint32_t)u), v);
             }
-            at += (uint64_t)s.stride;
         }
     }
 }
@@ -175,46 +167,36 @@ template <typename T, int W, bool HAS_OTHER>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) normalise_kernel(train_params<T> p)
 {
     const int U = HAS_OTHER ? REN_UNROLL / 2 : REN_UNROLL;
-    alignas(16) __shared__ float shared[REN_COLUMN_SHARED(1)];
+    __shared__ float shared[REN_COLUMN_SHARED(1)];
     alignas(16) __shared__ float of_channel[2][REN_TILE]; /* scale, shift */
-    __shared__ float squares[REN_TILE];
     ren__stand s = ren__stand_of<W>(p.apply, p.rows, p.channels);
-    uint32_t width = (uint32_t)W << p.apply.side_log;
+    uint32_t width = p.sums.side * (uint32_t)W;
     uint64_t own;
-    int owns = ren__owns(width, p.channels, &own);
     window<T, W, U> w;
     float scale[W];
     float shift[W];
-    float weight = owns ? p.weight[own] : 0.0f;
-    float bias = owns ? p.bias[own] : 0.0f;
-    float sum;
+    float mean;
+    float squares;
     ren__turn(&s);
-    read_window<T, W, U, HAS_OTHER>(p.x, p.other, s, 0, s.first, &w);
-    sum = join_moments<T, W>(p, shared);
-    if (threadIdx.x >= width && threadIdx.x < 2u * width) {
-        squares[threadIdx.x - width] = sum;
-    }
-    __syncthreads();
-    if (owns) {
-        float off = sum * p.part; /* of the mean, from that of the first split */
-        float mean = p.partial[own] + off;
-        float deviation = fmaxf(fmaf(-sum, off, squares[threadIdx.x]), 0.0f) * p.part;
-        float rstd = rsqrtf(deviation + p.eps);
-        weight *= rstd;
-        of_channel[0][threadIdx.x] = weight;
-        of_channel[1][threadIdx.x] = ren__shift(mean, weight, bias);
+    read_window<T, W, U, HAS_OTHER>(p.x, p.other, s, 0, &w);
+    join_moments<T, W>(p, shared, &mean, &squares);
+    if (ren__owns(width, p.channels, &own)) {
+        float rstd = 1.0f / sqrtf(squares / (float)p.rows + p.eps);
+        float of_scale = p.weight[own] * rstd;
+        of_channel[0][threadIdx.x] = of_scale;
+        of_channel[1][threadIdx.x] = ren__shift(mean, of_scale, p.bias[own]);
         if (blockIdx.y == 0) {
-            float keep = 1.0f - p.momentum;
+            float unbiased = squares / (p.rows > 1u ? (float)p.rows - 1.0f : 1.0f);
             p.mean[own] = mean;
             p.rstd[own] = rstd;
-            p.new_running_mean[own] = keep * p.running_mean[own] + p.momentum * mean;
+            p.new_running_mean[own] = (1.0f - p.momentum) * p.running_mean[own] + p.momentum * mean;
             p.new_running_var[own] =
-                keep * p.running_var[own] + p.momentum * (deviation * p.unbiased);
+                (1.0f - p.momentum) * p.running_var[own] + p.momentum * unbiased;
         }
     }
     __syncthreads();
-    ren__channel_values<W>(of_channel[0] + s.pack * W, scale);
-    ren__channel_values<W>(of_channel[1] + s.pack * W, shift);
+    ren__channel_values<W>(of_channel[0], s.pack, scale);
+    ren__channel_values<W>(of_channel[1], s.pack, shift);
     apply<T, W, U, HAS_OTHER>(p.x, p.other, p.y, p.relu, s, &w, scale, shift);
 }
 
@@ -230,10 +212,9 @@ uint64_t ren__cuda_k_norm_scratch(ren_dtype dtype, uint64_t rows, uint64_t chann
 template <typename T, int W>
 static cudaError_t normalise(cudaStream_t stream, dim3 grid, const train_params<T> &p)
 {
-    return p.other ? REN_LAUNCH((normalise_kernel<T, W, true>), grid, 1u << p.apply.thread_log,
-                                stream, p)
-                   : REN_LAUNCH((normalise_kernel<T, W, false>), grid, 1u << p.apply.thread_log,
-                                stream, p);
+    return p.other
+               ? REN_LAUNCH((normalise_kernel<T, W, true>), grid, REN_COLUMN_THREADS, stream, p)
+               : REN_LAUNCH((normalise_kernel<T, W, false>), grid, REN_COLUMN_THREADS, stream, p);
 }
 
 template <typename T>
@@ -261,20 +242,14 @@ static cudaError_t train(cudaStream_t stream, const ren__norm_train *t, void *pa
     p.channels = t->channels;
     p.sums = ren__tiles_of(t->rows, t->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
     p.apply = ren__tiles_of(t->rows, t->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
-    p.part = 1.0f / (float)t->rows;
-    p.unbiased = t->rows > 1u ? (float)t->rows / (float)(t->rows - 1u) : 1.0f;
-    p.usual_rows = (float)p.sums.rows;
-    p.last_rows = (float)(t->rows - (p.sums.splits - 1u) * p.sums.rows);
-    p.usual_part = 1.0f / p.usual_rows;
-    p.last_part = 1.0f / p.last_rows;
     p.momentum = t->momentum;
     p.eps = t->eps;
     p.relu = t->relu;
     {
         dim3 sums(p.sums.tiles, p.sums.splits, 1u);
         dim3 apply(p.apply.tiles, p.apply.splits, 1u);
-        code = wide ? REN_LAUNCH((moments_kernel<T, W>), sums, 1u << p.sums.thread_log, stream, p)
-                    : REN_LAUNCH((moments_kernel<T, 1>), sums, 1u << p.sums.thread_log, stream, p);
+        code = wide ? REN_LAUNCH((moments_kernel<T, W>), sums, REN_COLUMN_THREADS, stream, p)
+                    : REN_LAUNCH((moments_kernel<T, 1>), sums, REN_COLUMN_THREADS, stream, p);
         if (code == cudaSuccess) {
             code = wide ? normalise<T, W>(stream, apply, p) : normalise<T, 1>(stream, apply, p);
         }
@@ -309,15 +284,15 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2) eval_kernel(eval
     float scale[W];
     float shift[W];
     uint64_t own;
-    read_window<T, W, U, HAS_OTHER>(p.x, p.other, s, 0, s.first, &w);
-    if (ren__owns((uint32_t)W << p.tiles.side_log, p.channels, &own)) {
-        float of_scale = p.weight[own] * rsqrtf(p.var[own] + p.eps);
+    read_window<T, W, U, HAS_OTHER>(p.x, p.other, s, 0, &w);
+    if (ren__owns(p.tiles.side * (uint32_t)W, p.channels, &own)) {
+        float of_scale = p.weight[own] / sqrtf(p.var[own] + p.eps);
         of_channel[0][threadIdx.x] = of_scale;
         of_channel[1][threadIdx.x] = ren__shift(p.mean[own], of_scale, p.bias[own]);
     }
     __syncthreads();
-    ren__channel_values<W>(of_channel[0] + s.pack * W, scale);
-    ren__channel_values<W>(of_channel[1] + s.pack * W, shift);
+    ren__channel_values<W>(of_channel[0], s.pack, scale);
+    ren__channel_values<W>(of_channel[1], s.pack, shift);
     apply<T, W, U, HAS_OTHER>(p.x, p.other, p.y, p.relu, s, &w, scale, shift);
 }
 
@@ -325,9 +300,8 @@ template <typename T, int W>
 static cudaError_t eval_any(cudaStream_t stream, const eval_params<T> &p)
 {
     dim3 grid(p.tiles.tiles, p.tiles.splits, 1u);
-    return p.other
-               ? REN_LAUNCH((eval_kernel<T, W, true>), grid, 1u << p.tiles.thread_log, stream, p)
-               : REN_LAUNCH((eval_kernel<T, W, false>), grid, 1u << p.tiles.thread_log, stream, p);
+    return p.other ? REN_LAUNCH((eval_kernel<T, W, true>), grid, REN_COLUMN_THREADS, stream, p)
+                   : REN_LAUNCH((eval_kernel<T, W, false>), grid, REN_COLUMN_THREADS, stream, p);
 }
 
 template <typename T> static cudaError_t eval(cudaStream_t stream, const ren__norm_eval *e)

@@ -20,9 +20,6 @@
 #define FEW_OWN   (FEW_ROWS / FEW_LANES)
 #define UNROLL    2 /* packs of each tensor that a thread has under way */
 
-/* Channels of a pack that a thread has in f32 at once. */
-#define PART(W) ((W) == 8 ? 4 : (W))
-
 /* What is in shared memory is to be read again, and not kept in registers from before. */
 #define RELOAD() asm volatile("" ::: "memory")
 
@@ -35,7 +32,6 @@ template <typename T> struct backward_params {
     uint64_t rows, channels;
     ren__tiles sums, apply; /* of the two kernels; the same side */
     float eps;
-    float part; /* 1 / rows */
 };
 
 /* How a kernel learns where the output was positive. */
@@ -72,51 +68,55 @@ template <typename T, int W, int N> struct window {
 
 template <typename T, int W, gate_by BY, keep KEEP, int N>
 static __device__ __forceinline__ void read_window(const backward_params<T> &p, const ren__stand &s,
-                                                   uint32_t i, uint64_t at, window<T, W, N> *w)
+                                                   uint32_t i, window<T, W, N> *w)
 {
-    ren__read_some<T, W, N>(p.dy, s, i, at, w->g);
+    ren__read_some<T, W, N>(p.dy, s, i, w->g);
     if (KEEP == KEEP_TWO) {
-        ren__read_some<T, W, N>(p.more, s, i, at, w->more);
+        ren__read_some<T, W, N>(p.more, s, i, w->more);
     }
-    ren__read_some<T, W, N>(p.x, s, i, at, w->x);
+    ren__read_some<T, W, N>(p.x, s, i, w->x);
     if (BY == GATE_Y) {
-        ren__read_some<T, W, N>(p.y, s, i, at, w->y);
+        ren__read_some<T, W, N>(p.y, s, i, w->y);
     }
 }
 
-/* Elements c.. of the pack u of a window: x, and the dy that counts. first: the thread's first
- * channel in the tile. */
+/* The pack u of a window: x, and the dy that counts. */
 template <typename T, int W, gate_by BY, keep KEEP, int N>
-static __device__ __forceinline__ void counted(const window<T, W, N> &w, int u, int c,
-                                               uint32_t first, const constants &of_channel,
-                                               float x[PART(W)], float g[PART(W)])
+static __device__ __forceinline__ void counted(const window<T, W, N> &w, int u, uint32_t pack,
+                                               const constants &of_channel, float x[W], float g[W])
 {
-    const int C = PART(W);
-    float out[C];
-    ren__unpack_part<T, W, C>(w.g[u], c, g);
+    float out[W];
+    ren__unpack<T, W>(w.g[u], g);
     if (KEEP == KEEP_TWO) {
-        ren__unpack_part<T, W, C>(w.more[u], c, out);
+        ren__unpack<T, W>(w.more[u], out);
 #pragma unroll
-        for (int k = 0; k < C; k++) {
+        for (int k = 0; k < W; k++) {
             g[k] += out[k];
         }
     }
-    ren__unpack_part<T, W, C>(w.x[u], c, x);
+    ren__unpack<T, W>(w.x[u], x);
     if (BY == GATE_Y) {
-        ren__unpack_part<T, W, C>(w.y[u], c, out);
+        ren__unpack<T, W>(w.y[u], out);
     } else if (BY == GATE_BIAS) {
-        float scale[C];
-        ren__channel_values<C>(of_channel[SCALE] + first + c, scale);
-        ren__channel_values<C>(of_channel[SHIFT] + first + c, out);
+        float scale[W];
+        ren__channel_values<W>(of_channel[SCALE], pack, scale);
+        ren__channel_values<W>(of_channel[SHIFT], pack, out);
 #pragma unroll
-        for (int k = 0; k < C; k++) {
+        for (int k = 0; k < W; k++) {
             out[k] = ren__rounded<T>(ren__normal(x[k], scale[k], out[k]));
         }
     }
+    if (BY != GATE_NONE) {
 #pragma unroll
-    for (int k = 0; k < C; k++) {
-        g[k] = BY == GATE_NONE || out[k] > 0.0f ? g[k] : 0.0f;
-        g[k] = KEEP == KEEP_NONE ? g[k] : ren__rounded<T>(g[k]);
+        for (int k = 0; k < W; k++) {
+            g[k] = out[k] > 0.0f ? g[k] : 0.0f;
+        }
+    }
+    if (KEEP != KEEP_NONE) {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            g[k] = ren__rounded<T>(g[k]);
+        }
     }
 }
 
@@ -136,116 +136,88 @@ template <typename T, int W, gate_by BY, keep KEEP>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
     backward_sum_kernel(backward_params<T> p)
 {
-    const int C = PART(W);
-    const int N = KEEP == KEEP_NONE ? UNROLL : 1; /* what is kept takes registers */
-    alignas(16) __shared__ float shared[REN_COLUMN_SHARED(2)];
+    __shared__ float shared[REN_COLUMN_SHARED(2)];
     alignas(16) __shared__ constants of_channel;
     ren__stand s = ren__stand_of<W>(p.sums, p.rows, p.channels);
-    uint32_t width = (uint32_t)W << p.sums.side_log;
-    uint32_t first = s.pack * (uint32_t)W;
-    uint32_t which = threadIdx.x < width ? 0u : 1u;
-    float sum[2 * W] = {0.0f}; /* of g, then of g (x - mean) */
-    float whole;
+    float sum[2 * W] = {0.0f};                    /* of g, then of g (x - mean) */
+    const int N = KEEP == KEEP_NONE ? UNROLL : 1; /* what is kept takes registers */
     window<T, W, N> w;
     uint64_t own;
-    uint64_t at = s.first;
-    read_window<T, W, BY, KEEP, N>(p, s, 0, at, &w);
-    if (ren__owns(width, p.channels, &own)) {
+    read_window<T, W, BY, KEEP, N>(p, s, 0, &w);
+    if (ren__owns(p.sums.side * (uint32_t)W, p.channels, &own)) {
         set_gate<T, BY>(p, own, of_channel);
     }
     __syncthreads();
-#pragma unroll 1
     for (uint32_t i = 0; i < s.count; i += N) {
+        float mean[W];
         if (i > 0) {
-            read_window<T, W, BY, KEEP, N>(p, s, i, at, &w);
+            read_window<T, W, BY, KEEP, N>(p, s, i, &w);
         }
         RELOAD();
+        ren__channel_values<W>(of_channel[MEAN], s.pack, mean);
 #pragma unroll
         for (int u = 0; u < N; u++) {
             if (i + (uint32_t)u < s.count) {
-                ren__pack<T, W> kept;
-#pragma unroll
-                for (int c = 0; c < W; c += C) {
-                    float g[C];
-                    float x[C];
-                    float mean[C];
-                    counted<T, W, BY, KEEP, N>(w, u, c, first, of_channel, x, g);
-                    ren__channel_values<C>(of_channel[MEAN] + first + c, mean);
-                    ren__pack_part<T, W, C>(g, c, &kept);
-#pragma unroll
-                    for (int k = 0; k < C; k++) {
-                        sum[c + k] += g[k];
-                        sum[W + c + k] = fmaf(g[k], x[k] - mean[k], sum[W + c + k]);
-                    }
-                }
+                float g[W];
+                float x[W];
+                counted<T, W, BY, KEEP, N>(w, u, s.pack, of_channel, x, g);
                 if (KEEP != KEEP_NONE) {
-                    *(ren__pack<T, W> *)(void *)(p.kept + at) = kept;
+                    ren__write<T, W>(p.kept, ren__place(s, i + (uint32_t)u), g);
+                }
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    sum[k] += g[k];
+                    sum[W + k] = fmaf(g[k], x[k] - mean[k], sum[W + k]);
                 }
             }
-            at += (uint64_t)s.stride;
         }
     }
-    whole = ren__column_sums<2, W>(sum, p.sums, p.sums.side_log, shared);
-    own = (uint64_t)blockIdx.x * width + threadIdx.x - which * width; /* a thread for each sum */
-    if (threadIdx.x < 2u * width && own < p.channels) {
-        p.partial[(which * p.sums.splits + blockIdx.y) * p.channels + own] = whole;
+    ren__column_sums<2 * W>(sum, p.sums.side, shared);
+    if (s.lane == 0 && s.channel < p.channels) {
+        uint64_t at = blockIdx.y * p.channels + s.channel;
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            p.partial[at + (uint64_t)k] = sum[k];
+            p.partial[p.sums.splits * p.channels + at + (uint64_t)k] = sum[W + k];
+        }
     }
 }
 
-/* Join the splits of this block's channels: the sums of g, then those of g (x - mean), a thread for
- * each of them. */
+/* Join the splits of this block's channels; thread i < side W gets those of channel i. */
 template <typename T, int W>
-static __device__ __forceinline__ float join_sums(const backward_params<T> &p, float *shared)
+static __device__ __forceinline__ void join_sums(const backward_params<T> &p, float *shared,
+                                                 float out[2])
 {
-    uint32_t width = (uint32_t)W << p.apply.side_log;
-    uint32_t width_log = p.apply.side_log + (W == 8 ? 3u : W == 4 ? 2u : 0u);
+    uint32_t width = p.sums.side * (uint32_t)W;
     uint64_t channel = (uint64_t)blockIdx.x * width + (threadIdx.x & (width - 1u));
-    float sums[2] = {0.0f, 0.0f};
+    uint32_t step = blockDim.x / width;
+    const float *product = p.partial + p.sums.splits * p.channels;
+    out[0] = out[1] = 0.0f;
     if (channel < p.channels) {
-        const float *of_g = p.partial + channel;
-        const float *of_product = of_g + p.sums.splits * p.channels;
-#pragma unroll 4
-        for (uint32_t k = threadIdx.x >> width_log; k < p.sums.splits;
-             k += 1u << (p.apply.thread_log - width_log)) {
-            sums[0] += of_g[k * p.channels];
-            sums[1] += of_product[k * p.channels];
+#pragma unroll 8
+        for (uint32_t k = threadIdx.x / width; k < p.sums.splits; k += step) {
+            out[0] += p.partial[k * p.channels + channel];
+            out[1] += product[k * p.channels + channel];
         }
     }
-    return ren__column_sums<2, 1>(sums, p.apply, width_log, shared);
+    ren__column_sums<2>(out, width, shared);
 }
 
 /* The constants of dx, and the gradients of weight and bias, from the joined sums. */
 template <typename T>
 static __device__ __forceinline__ void set_slopes(const backward_params<T> &p, uint64_t own,
-                                                  float of_g, float of_product, float rstd,
-                                                  constants &of_channel)
+                                                  const float sums[2], constants &of_channel)
 {
-    float dweight = of_product * rstd;
+    float rstd = p.rstd[own];
+    float dweight = sums[1] * rstd;
     float scale = of_channel[SCALE][threadIdx.x];
-    float by_x = -scale * (dweight * rstd * p.part);
+    float by_x = -scale * (dweight * rstd / (float)p.rows);
     of_channel[BY_X][threadIdx.x] = by_x;
     of_channel[PLUS][threadIdx.x] =
-        -fmaf(by_x, of_channel[MEAN][threadIdx.x], scale * (of_g * p.part));
+        -fmaf(by_x, of_channel[MEAN][threadIdx.x], scale * (sums[0] / (float)p.rows));
     if (blockIdx.y == 0) {
-        p.dbias[own] = of_g;
+        p.dbias[own] = sums[0];
         p.dweight[own] = dweight;
-    }
-}
-
-/* g, the dy that counts, becomes dx. */
-template <int C>
-static __device__ __forceinline__ void slope(const constants &of_channel, uint32_t channel,
-                                             const float x[C], float g[C])
-{
-    float scale[C];
-    float by_x[C];
-    float plus[C];
-    ren__channel_values<C>(of_channel[SCALE] + channel, scale);
-    ren__channel_values<C>(of_channel[BY_X] + channel, by_x);
-    ren__channel_values<C>(of_channel[PLUS] + channel, plus);
-#pragma unroll
-    for (int k = 0; k < C; k++) {
-        g[k] = fmaf(scale[k], g[k], fmaf(by_x[k], x[k], plus[k]));
     }
 }
 
@@ -253,55 +225,50 @@ template <typename T, int W, gate_by BY>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS, 2)
     backward_data_kernel(backward_params<T> p)
 {
-    alignas(16) __shared__ float shared[REN_COLUMN_SHARED(2)];
+    __shared__ float shared[REN_COLUMN_SHARED(2)];
     alignas(16) __shared__ constants of_channel;
-    __shared__ float of_product[REN_TILE];
-    const int C = PART(W);
     ren__stand s = ren__stand_of<W>(p.apply, p.rows, p.channels);
-    uint32_t first = s.pack * (uint32_t)W;
     window<T, W, UNROLL> w;
-    float rstd = 0.0f;
-    float sum;
+    float sums[2];
     uint64_t own;
-    uint64_t at;
-    int owns = ren__owns((uint32_t)W << p.apply.side_log, p.channels, &own);
     ren__turn(&s);
-    at = s.first;
-    read_window<T, W, BY, KEEP_NONE, UNROLL>(p, s, 0, at, &w);
-    if (owns) {
-        rstd = p.rstd[own];
+    read_window<T, W, BY, KEEP_NONE, UNROLL>(p, s, 0, &w);
+    join_sums<T, W>(p, shared, sums);
+    if (ren__owns(p.sums.side * (uint32_t)W, p.channels, &own)) {
         set_gate<T, BY>(p, own, of_channel);
-    }
-    sum = join_sums<T, W>(p, shared);
-    if ((threadIdx.x >> p.apply.side_log) / W == 1u) {
-        of_product[threadIdx.x - ((uint32_t)W << p.apply.side_log)] = sum;
+        set_slopes<T>(p, own, sums, of_channel);
     }
     __syncthreads();
-    if (owns) {
-        set_slopes<T>(p, own, sum, of_product[threadIdx.x], rstd, of_channel);
-    }
-    __syncthreads();
-#pragma unroll 1
     for (uint32_t i = 0; i < s.count; i += UNROLL) {
         if (i > 0) {
-            read_window<T, W, BY, KEEP_NONE, UNROLL>(p, s, i, at, &w);
+            read_window<T, W, BY, KEEP_NONE, UNROLL>(p, s, i, &w);
         }
         RELOAD();
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             if (i + (uint32_t)u < s.count) {
-                ren__pack<T, W> dx;
+                float g[W];
+                float x[W];
+                float c[W];
+                uint64_t at = ren__place(s, i + (uint32_t)u);
+                counted<T, W, BY, KEEP_NONE, UNROLL>(w, u, s.pack, of_channel, x, g);
+                ren__channel_values<W>(of_channel[SCALE], s.pack, c);
 #pragma unroll
-                for (int c = 0; c < W; c += C) {
-                    float g[C];
-                    float x[C];
-                    counted<T, W, BY, KEEP_NONE, UNROLL>(w, u, c, first, of_channel, x, g);
-                    slope<C>(of_channel, first + (uint32_t)c, x, g);
-                    ren__pack_part<T, W, C>(g, c, &dx);
+                for (int k = 0; k < W; k++) {
+                    g[k] *= c[k];
                 }
-                *(ren__pack<T, W> *)(void *)(p.dx + at) = dx;
+                ren__channel_values<W>(of_channel[BY_X], s.pack, c);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    g[k] = fmaf(c[k], x[k], g[k]);
+                }
+                ren__channel_values<W>(of_channel[PLUS], s.pack, c);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    g[k] += c[k];
+                }
+                ren__write<T, W>(p.dx, at, g);
             }
-            at += (uint64_t)s.stride;
         }
     }
 }
@@ -385,18 +352,17 @@ static cudaError_t backward_by(cudaStream_t stream, const backward_params<T> &p)
     dim3 sums(p.sums.tiles, p.sums.splits, 1u);
     dim3 apply(p.apply.tiles, p.apply.splits, 1u);
     cudaError_t code =
-        REN_LAUNCH((backward_sum_kernel<T, W, BY, KEEP>), sums, 1u << p.sums.thread_log, stream, p);
+        REN_LAUNCH((backward_sum_kernel<T, W, BY, KEEP>), sums, REN_COLUMN_THREADS, stream, p);
     if (code != cudaSuccess) {
         return code;
     }
     if (KEEP == KEEP_NONE) {
-        return REN_LAUNCH((backward_data_kernel<T, W, BY>), apply, 1u << p.apply.thread_log, stream,
-                          p);
+        return REN_LAUNCH((backward_data_kernel<T, W, BY>), apply, REN_COLUMN_THREADS, stream, p);
     }
     backward_params<T> rest = p;
     rest.dy = p.kept;
-    return REN_LAUNCH((backward_data_kernel<T, W, GATE_NONE>), apply, 1u << p.apply.thread_log,
-                      stream, rest);
+    return REN_LAUNCH((backward_data_kernel<T, W, GATE_NONE>), apply, REN_COLUMN_THREADS, stream,
+                      rest);
 }
 
 template <typename T, int W, gate_by BY>
@@ -443,7 +409,6 @@ static cudaError_t backward(cudaStream_t stream, const ren__norm_backward *b, vo
     p.sums = ren__tiles_of(b->rows, b->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
     p.apply = ren__tiles_of(b->rows, b->channels, width, REN_NORM_BLOCKS, REN_NORM_LEAST);
     p.eps = b->eps;
-    p.part = 1.0f / (float)b->rows;
     if (b->rows <= FEW_ROWS) {
         return REN_LAUNCH(few_kernel<T>, ren__blocks(b->channels, REN_WARP, UINT32_MAX),
                           FEW_LANES * REN_WARP, stream, p);

@@ -120,31 +120,6 @@ static __device__ __forceinline__ void ren__write(T *p, uint64_t i, const float 
     *(ren__pack<T, W> *)(void *)(p + i) = pack;
 }
 
-/* C elements of a pack from the c-th on, for kernels without registers for all of it in f32. */
-template <typename T, int W, int C>
-static __device__ __forceinline__ void ren__unpack_part(const ren__pack<T, W> &pack, int c,
-                                                        float out[C])
-{
-#pragma unroll
-    for (int k = 0; k < C; k++) {
-        out[k] = ren__widen(pack.v[c + k]);
-    }
-}
-
-template <typename T, int W, int C>
-static __device__ __forceinline__ void ren__pack_part(const float in[C], int c,
-                                                      ren__pack<T, W> *pack)
-{
-#pragma unroll
-    for (int k = 0; k < C; k++) {
-        if (C == 1) {
-            ren__narrow(in[k], &pack->v[c + k]);
-        } else if (k % 2 == 0) {
-            ren__narrow2(in[k], in[k + 1], &pack->v[c + k]);
-        }
-    }
-}
-
 /* v as it reads back after a store. */
 template <typename T> static __device__ __forceinline__ float ren__rounded(float v)
 {

@@ -364,26 +364,28 @@ template <typename T> struct global_params {
     ren__tiles tiles; /* of one image; it is not split, the grid's second side is the batch */
     uint64_t n;       /* backward: packs of dx */
     uint64_t packs;   /* of a pixel */
-    float part;       /* 1 / pixels */
 };
 
 template <typename T, int W>
 static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
     global_forward_kernel(global_params<T> p)
 {
-    alignas(16) __shared__ float shared[REN_COLUMN_SHARED(1)];
+    __shared__ float shared[REN_COLUMN_SHARED(1)];
+    uint32_t pack = threadIdx.x & (p.tiles.side - 1u);
+    uint32_t lane = threadIdx.x / p.tiles.side;
+    uint32_t step = blockDim.x / p.tiles.side;
+    uint64_t channel = ((uint64_t)blockIdx.x * p.tiles.side + pack) * (uint64_t)W;
     for (uint64_t image = blockIdx.y; image < p.batch; image += gridDim.y) {
-        ren__stand s =
-            ren__stand_in<W>(p.tiles, image * p.pixels, (image + 1u) * p.pixels, p.channels);
+        ren__stand s;
         float sum[W] = {0.0f};
-        float whole;
-        uint64_t at = s.first;
-        uint64_t own = ((uint64_t)blockIdx.x << p.tiles.side_log) * (uint64_t)W + threadIdx.x;
-#pragma unroll 1
+        s.first = (image * p.pixels + lane) * p.channels + channel;
+        s.stride = (int64_t)(step * p.channels);
+        s.count = channel < p.channels && lane < p.pixels
+                      ? (uint32_t)((p.pixels - lane - 1u) / step) + 1u
+                      : 0u;
         for (uint32_t i = 0; i < s.count; i += REN_UNROLL) {
             ren__pack<T, W> x[REN_UNROLL];
-            ren__read_some<T, W, REN_UNROLL>(p.in, s, i, at, x);
-            at += (uint64_t)(s.stride * REN_UNROLL);
+            ren__read_some<T, W, REN_UNROLL>(p.in, s, i, x);
 #pragma unroll
             for (int u = 0; u < REN_UNROLL; u++) {
                 if (i + (uint32_t)u < s.count) {
@@ -396,9 +398,13 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
                 }
             }
         }
-        whole = ren__column_sums<1, W>(sum, p.tiles, p.tiles.side_log, shared);
-        if (threadIdx.x < (uint32_t)W << p.tiles.side_log && own < p.channels) {
-            ren__narrow(whole * p.part, &p.out[image * p.channels + own]);
+        ren__column_sums<W>(sum, p.tiles.side, shared);
+        if (lane == 0 && channel < p.channels) {
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                sum[k] /= (float)p.pixels;
+            }
+            ren__write<T, W>(p.out, image * p.channels + channel, sum);
         }
     }
 }
@@ -406,13 +412,14 @@ static __global__ void __launch_bounds__(REN_COLUMN_THREADS)
 template <typename T, int W> static __global__ void global_backward_kernel(global_params<T> p)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    float part = 1.0f / (float)p.pixels;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += stride) {
         place x = place_of(i, 1, (int)p.pixels, (int)p.packs);
         float v[W];
         ren__unpack<T, W>(ren__read<T, W>(p.in, (uint64_t)x.n * p.channels + (uint64_t)x.c * W), v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            v[k] *= p.part;
+            v[k] *= part;
         }
         ren__write<T, W>(p.out, i * W, v);
     }
@@ -422,20 +429,17 @@ template <typename T, int W>
 static cudaError_t global(cudaStream_t stream, int forward, const void *in, void *out,
                           uint64_t batch, uint64_t pixels, uint64_t channels)
 {
-    global_params<T> p = {
-        (const T *)in,       (T *)out, batch, pixels, channels, {0, 0, 0, 0, 0}, 0, 0,
-        1.0f / (float)pixels};
+    global_params<T> p = {(const T *)in, (T *)out, batch, pixels, channels, {0, 0, 0, 0}, 0, 0};
     p.tiles = ren__tiles_of(pixels, channels, (uint32_t)W, 1u, 1u);
     p.packs = channels / (uint64_t)W;
     p.n = batch * pixels * p.packs;
     if (forward) {
         dim3 grid(p.tiles.tiles, batch < MOST_IMAGES ? (uint32_t)batch : MOST_IMAGES, 1u);
-        p.tiles.thread_log = REN_COLUMN_LOG;
-        while (p.tiles.thread_log > 6u &&
-               (uint64_t)REN_UNROLL << p.tiles.thread_log > pixels << p.tiles.side_log) {
-            p.tiles.thread_log--; /* a small image has no use for more */
+        uint32_t threads = REN_COLUMN_THREADS;
+        while (threads > REN_WARP * 2u && threads * REN_UNROLL > p.tiles.side * pixels) {
+            threads /= 2u; /* a small image has no use for more */
         }
-        return REN_LAUNCH((global_forward_kernel<T, W>), grid, 1u << p.tiles.thread_log, stream, p);
+        return REN_LAUNCH((global_forward_kernel<T, W>), grid, threads, stream, p);
     }
     return REN_LAUNCH((global_backward_kernel<T, W>),
                       ren__blocks(p.n, REN_THREADS, REN_FLAT_BLOCKS), REN_THREADS, stream, p);
