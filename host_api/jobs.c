@@ -108,15 +108,14 @@ static const char *wrong_member(const ren_job_desc *d)
 /* config.validate: say in the log why a post was refused. */
 static void explain(ren_runtime *rt, const ren_job_desc *desc, ren_status status)
 {
-    if (!ren__runtime_config_of(rt)->validate) {
-        return;
-    }
     if (status == REN_ERR_INVALID_ARGUMENT || status == REN_ERR_BAD_STRUCT) {
-        ren__runtime_log(rt, REN_LOG_WARNING, "a post was refused (%s): look at %s",
-                         ren__status_name(status), wrong_member(desc));
+        (void)ren__runtime_refuse(rt, status, "look at %s", wrong_member(desc));
+    } else if (status == REN_ERR_STALE) {
+        (void)ren__runtime_refuse(rt, status,
+                                  "a buffer was freed, or a job of wait[] is done and "
+                                  "its slot was reused");
     } else {
-        ren__runtime_log(rt, REN_LOG_WARNING, "a post was refused (%s): %s",
-                         ren__status_name(status), ren__status_text(status));
+        (void)ren__runtime_refuse(rt, status, "%s", ren__status_text(status));
     }
 }
 

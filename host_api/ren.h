@@ -235,8 +235,9 @@ typedef struct ren_runtime_config {
     uint32_t allow_growth;          /* 1 = ren_buffer_alloc may ask the driver for more memory */
     uint32_t max_buffers;           /* live ren_buffers; 0 = 4096, at most 65536 */
     const char *module_path;        /* of libren_cuda.so; NULL = beside libren */
-    uint32_t validate;              /* 1 = log, at REN_LOG_WARNING, why a post was refused and the
-                                       name of the member; what is refused stays the same */
+    uint32_t validate;              /* 1 = log, at REN_LOG_WARNING, why a job, step or inference was
+                                       refused, with the name of the member or the input; what is
+                                       refused stays the same */
     const ren_cuda_options *cuda;
 } ren_runtime_config;
 

@@ -42,33 +42,39 @@ void ren_trainer_destroy(ren_trainer *t)
     }
 }
 
-static ren_status check_bindings(const ren_binding *bindings, uint32_t count)
+/* The member that is wrong, or NULL. */
+static const char *wrong_binding(const ren_binding *bindings, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (!bindings || !bindings[i].input) {
-            return REN_ERR_INVALID_ARGUMENT;
+            return bindings ? "bindings[].input" : "bindings";
         }
     }
-    return REN_OK;
+    return NULL;
 }
 
-static ren_status check_delivery(ren_deliver deliver, uint32_t channel)
+static const char *wrong_delivery(ren_deliver deliver, uint32_t channel)
 {
-    return (uint32_t)deliver <= REN_DELIVER_NONE && channel < REN_CHANNELS
-               ? REN_OK
-               : REN_ERR_INVALID_ARGUMENT;
+    return (uint32_t)deliver > REN_DELIVER_NONE ? "deliver"
+           : channel >= REN_CHANNELS            ? "channel"
+                                                : NULL;
 }
 
-static ren_status check_step(const ren_trainer *t, const ren_step_desc *d)
+static ren_status check_step(ren_trainer *t, const ren_step_desc *d)
 {
     if (!t || !d) {
         return REN_ERR_INVALID_ARGUMENT;
     }
+    ren_runtime *rt = ren__trainer_runtime(t);
     if (d->struct_size != sizeof *d) {
-        return REN_ERR_BAD_STRUCT;
+        return ren__runtime_refuse(rt, REN_ERR_BAD_STRUCT,
+                                   "step: look at struct_size (start from "
+                                   "ren_step_desc_default())");
     }
-    ren_status status = check_delivery(d->deliver, d->channel);
-    return status == REN_OK ? check_bindings(d->bindings, d->binding_count) : status;
+    const char *wrong = wrong_delivery(d->deliver, d->channel);
+    wrong = wrong ? wrong : wrong_binding(d->bindings, d->binding_count);
+    return wrong ? ren__runtime_refuse(rt, REN_ERR_INVALID_ARGUMENT, "step: look at %s", wrong)
+                 : REN_OK;
 }
 
 ren_status ren_trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job)
@@ -108,20 +114,35 @@ ren_status ren_plan_dump(ren_trainer *t, uint32_t batch, const char *path, ren_e
 
 /* ------------------------------------------------------------------ inference */
 
-static ren_status check_infer(const ren_model *m, const ren_infer_desc *d)
+static const char *wrong_infer(const ren_infer_desc *d)
+{
+    if ((uint32_t)d->stream >= REN_STREAM_UPDATE) {
+        return "stream";
+    }
+    if ((uint32_t)d->priority > REN_PRIORITY_BACKGROUND) {
+        return "priority";
+    }
+    if (!d->out_data && !d->out_buffer.id) {
+        return "out_data or out_buffer";
+    }
+    const char *wrong = wrong_delivery(d->deliver, d->channel);
+    return wrong ? wrong : wrong_binding(d->bindings, d->binding_count);
+}
+
+static ren_status check_infer(ren_model *m, const ren_infer_desc *d)
 {
     if (!m || !d) {
         return REN_ERR_INVALID_ARGUMENT;
     }
+    ren_runtime *rt = ren__model_runtime(m);
     if (d->struct_size != sizeof *d) {
-        return REN_ERR_BAD_STRUCT;
+        return ren__runtime_refuse(rt, REN_ERR_BAD_STRUCT,
+                                   "inference: look at struct_size (start from "
+                                   "ren_infer_desc_default())");
     }
-    if ((uint32_t)d->stream >= REN_STREAM_UPDATE ||
-        (uint32_t)d->priority > REN_PRIORITY_BACKGROUND || (!d->out_data && !d->out_buffer.id)) {
-        return REN_ERR_INVALID_ARGUMENT;
-    }
-    ren_status status = check_delivery(d->deliver, d->channel);
-    return status == REN_OK ? check_bindings(d->bindings, d->binding_count) : status;
+    const char *wrong = wrong_infer(d);
+    return wrong ? ren__runtime_refuse(rt, REN_ERR_INVALID_ARGUMENT, "inference: look at %s", wrong)
+                 : REN_OK;
 }
 
 ren_status ren_infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job)

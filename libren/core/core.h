@@ -21,6 +21,11 @@
 void ren__runtime_log(ren_runtime *rt, ren_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The answer to a post that cannot be accepted: returns `status`, and tells the log why where
+ * config.validate asks for it. */
+ren_status ren__runtime_refuse(ren_runtime *rt, ren_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* ------------------------------------------------------------------ what train/ needs to know */
 
 const ren__host_allocator *ren__runtime_allocator(ren_runtime *rt);

@@ -44,6 +44,20 @@ void ren__runtime_log(ren_runtime *rt, ren_log_level level, const char *format, 
     rt->log.fn(rt->log.user, level, text);
 }
 
+ren_status ren__runtime_refuse(ren_runtime *rt, ren_status status, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    if (rt->config.validate) {
+        va_start(args, format);
+        (void)vsnprintf(text, sizeof text, format, args);
+        va_end(args);
+        ren__runtime_log(rt, REN_LOG_WARNING, "a post was refused (%s): %s",
+                         ren__status_name(status), text);
+    }
+    return status;
+}
+
 const ren__host_allocator *ren__runtime_allocator(ren_runtime *rt)
 {
     return &rt->allocator;

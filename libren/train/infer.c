@@ -21,6 +21,9 @@
  */
 #include "infer.h"
 
+#include <inttypes.h>
+
+#include "bindings.h"
 #include "trainer.h"
 
 #define INLINE_BYTES 65536u
@@ -71,25 +74,40 @@ static uint32_t find_input(const ren__infer_output *o, const char *name)
     return UINT32_MAX;
 }
 
+static ren_status refuse_names(const ren__infer_output *o, const ren_infer_desc *desc)
+{
+    const char *names[REN__INFER_INPUTS];
+    for (uint32_t i = 0; i < o->input_count; i++) {
+        names[i] = o->model->nodes[o->inputs[i].node]->name;
+    }
+    return ren__bindings_refuse(o->model->rt, "inference", desc->bindings, desc->binding_count,
+                                names, o->input_count);
+}
+
 static ren_status bind(ren__infer_request *x, const ren_infer_desc *desc)
 {
     const ren__infer_output *o = x->output;
     uint64_t seen = 0;
     if (desc->binding_count != o->input_count) {
-        return REN_ERR_NAME;
+        return refuse_names(o, desc);
     }
     for (uint32_t k = 0; k < desc->binding_count; k++) {
         const ren_binding *b = &desc->bindings[k];
         uint32_t i = find_input(o, b->input);
         if (i == UINT32_MAX || (seen & (UINT64_C(1) << i))) {
-            return REN_ERR_NAME;
+            return refuse_names(o, desc);
         }
         seen |= UINT64_C(1) << i;
         if (!b->data) {
-            return REN_ERR_INVALID_ARGUMENT;
+            return ren__runtime_refuse(o->model->rt, REN_ERR_INVALID_ARGUMENT,
+                                       "inference: input \"%s\" has no data", b->input);
         }
-        if (b->bytes != o->inputs[i].row_bytes * x->batch) {
-            return REN_ERR_SHAPE;
+        uint64_t bytes = o->inputs[i].row_bytes * x->batch;
+        if (b->bytes != bytes) {
+            return ren__runtime_refuse(o->model->rt, REN_ERR_SHAPE,
+                                       "inference: input \"%s\" has %zu bytes, not %" PRIu64
+                                       " for %u rows",
+                                       b->input, b->bytes, bytes, x->batch);
         }
         x->source[i] = b->data;
     }
@@ -224,7 +242,8 @@ ren_status ren__infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job
     }
     uint32_t node = ren__model_node_of(m, desc->output);
     if (node == UINT32_MAX) {
-        return REN_ERR_SHAPE;
+        return ren__runtime_refuse(m->rt, REN_ERR_SHAPE,
+                                   "inference: output is no tensor of this model");
     }
     ren__infer_output *o = ren__infer_find(m, node);
     status = o ? REN_OK : ren__infer_make(m, node, desc->batch, &o, NULL);
@@ -232,11 +251,20 @@ ren_status ren__infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job
         return status;
     }
     uint32_t batch = desc->batch ? desc->batch : o->batch;
-    if (batch > o->batch || desc->out_bytes != ren__infer_output_bytes(o, batch)) {
-        return REN_ERR_SHAPE;
+    if (batch > o->batch) {
+        return ren__runtime_refuse(m->rt, REN_ERR_SHAPE, "inference: batch is %u, more than %u",
+                                   batch, o->batch);
+    }
+    uint64_t bytes = ren__infer_output_bytes(o, batch);
+    if (desc->out_bytes != bytes) {
+        return ren__runtime_refuse(m->rt, REN_ERR_SHAPE,
+                                   "inference: out_bytes is %zu, not %" PRIu64 " for %u rows",
+                                   desc->out_bytes, bytes, batch);
     }
     if (m->infer_lane_of[desc->stream] == UINT32_MAX) {
-        return REN_ERR_UNSUPPORTED;
+        return ren__runtime_refuse(m->rt, REN_ERR_UNSUPPORTED,
+                                   "inference: stream %d is beyond config.infer_streams",
+                                   (int)desc->stream);
     }
     ren__infer_shape *shape = ren__infer_take_shape(o, batch);
     if (!shape) {

@@ -26,6 +26,7 @@
 
 #define REN__INFER_SHAPES   8u  /* numbers of rows whose plans are kept, per output */
 #define REN__INFER_REQUESTS 32u /* under way at most, per output, unless the host says otherwise */
+#define REN__INFER_INPUTS   64u /* of one output at most: a bit each */
 
 typedef struct ren__infer_lane {
     ren__plan *plan;    /* [set] */

@@ -299,9 +299,9 @@ static ren_status find_inputs(ren__infer_output *o, ren_error *err)
     for (uint32_t i = 0; i <= o->node; i++) {
         o->input_count += d.needed[i] && m->nodes[i]->kind == REN__NODE_INPUT;
     }
-    if (o->input_count == 0 || o->input_count > 64) {
-        status = REN__FAIL(err, REN_ERR_UNSUPPORTED, "the output needs %u inputs, not 1 to 64",
-                           o->input_count);
+    if (o->input_count == 0 || o->input_count > REN__INFER_INPUTS) {
+        status = REN__FAIL(err, REN_ERR_UNSUPPORTED, "the output needs %u inputs, not 1 to %u",
+                           o->input_count, REN__INFER_INPUTS);
         o->input_count = 0;
     } else {
         o->inputs = ren__host_calloc(m->allocator, o->input_count, sizeof o->inputs[0]);

@@ -55,8 +55,10 @@
  * has returned and before the job counts as done, so the record is free when nobody holds it and
  * its job is done: a host that waits for a step can post the next.
  */
+#include <inttypes.h>
 #include <math.h>
 
+#include "bindings.h"
 #include "trainer_state.h"
 
 #define MOST_COUNTS_COPIES 15u /* a copy doubles what is there: 2^14 parameters, 4 for each node */
@@ -404,13 +406,18 @@ static ren_status bind_one(ren_trainer *t, ren__step *step, uint32_t i, const re
     ren__trainer_input *input = &t->inputs[i];
     uint64_t bytes = input->row_bytes * step->batch;
     if (b->bytes != bytes && (b->data || b->bytes)) {
-        return REN_ERR_SHAPE;
+        return ren__runtime_refuse(t->rt, REN_ERR_SHAPE,
+                                   "step: input \"%s\" has %zu bytes, not %" PRIu64 " for %u rows",
+                                   b->input, b->bytes, bytes, step->batch);
     }
     step->staged[i] = REN__NO_SLOT;
     step->stage.copies[i].bytes = 0;
     if (!b->data) {
         if (!input->lent) {
-            return REN_ERR_BUSY;
+            return ren__runtime_refuse(t->rt, REN_ERR_BUSY,
+                                       "step: input \"%s\" has no data, and ren_input_acquire lent "
+                                       "it no slot",
+                                       b->input);
         }
         step->staged[i] = input->lent_slot;
         step->source[i] = ren__staging_slot(&input->staging, input->lent_slot);
@@ -424,17 +431,27 @@ static ren_status bind_one(ren_trainer *t, ren__step *step, uint32_t i, const re
     return REN_OK;
 }
 
+static ren_status refuse_names(const ren_trainer *t, const ren_step_desc *desc)
+{
+    const char *names[REN__MAX_INPUTS];
+    for (uint32_t i = 0; i < t->input_count; i++) {
+        names[i] = t->model->nodes[t->inputs[i].node]->name;
+    }
+    return ren__bindings_refuse(t->rt, "step", desc->bindings, desc->binding_count, names,
+                                t->input_count);
+}
+
 static ren_status bind(ren_trainer *t, ren__step *step, const ren_step_desc *desc)
 {
     uint64_t seen = 0;
     step->uses_stage = 0;
     if (desc->binding_count != t->input_count) {
-        return REN_ERR_NAME;
+        return refuse_names(t, desc);
     }
     for (uint32_t k = 0; k < desc->binding_count; k++) {
         uint32_t i = find_input(t, desc->bindings[k].input);
         if (i == UINT32_MAX || (seen & (UINT64_C(1) << i))) {
-            return REN_ERR_NAME;
+            return refuse_names(t, desc);
         }
         seen |= UINT64_C(1) << i;
         ren_status status = bind_one(t, step, i, &desc->bindings[k]);
@@ -543,7 +560,8 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     }
     uint32_t batch = desc->batch ? desc->batch : t->batch;
     if (batch > t->batch) {
-        return REN_ERR_SHAPE;
+        return ren__runtime_refuse(t->rt, REN_ERR_SHAPE, "step: batch is %u, more than %u", batch,
+                                   t->batch);
     }
     ren__step *step = free_step(t);
     if (!step) {

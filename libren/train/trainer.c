@@ -633,6 +633,11 @@ static void await_step(ren_trainer *t, ren__step *step)
     }
 }
 
+ren_runtime *ren__trainer_runtime(ren_trainer *t)
+{
+    return t->rt;
+}
+
 void ren__trainer_destroy(ren_trainer *t)
 {
     ren_model *m = t->model;

@@ -8,11 +8,12 @@
 #ifndef REN_TRAIN_TRAINER_H
 #define REN_TRAIN_TRAINER_H
 
-#include "../core/core.h"
+#include "model.h"
 
 ren_status ren__trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_config *config,
                                ren_trainer **out, ren_error *err);
 void ren__trainer_destroy(ren_trainer *t);
+ren_runtime *ren__trainer_runtime(ren_trainer *t);
 ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job);
 ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value);
 ren_status ren__trainer_acquire(ren_trainer *t, const char *input, void **out_ptr,

@@ -101,6 +101,69 @@ static void test_step_refusals(void)
     close_world(&w);
 }
 
+static char last_line[256];
+
+static void keep_line(void *user, ren_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)snprintf(last_line, sizeof last_line, "%s", text);
+}
+
+/* config.validate makes a refused step or inference tell which input or member was wrong, and what
+ * it should be; without it there is no line. */
+static void test_validate_explains(void)
+{
+    float x[BATCH * ROW];
+    int32_t labels[BATCH];
+    const ren_binding good[2] = {{"x", x, sizeof x}, {"labels", labels, sizeof labels}};
+    const struct {
+        ren_binding b[2];
+        uint32_t count, batch, channel;
+        const char *step, *infer; /* what the lines hold */
+    } bad[] = {
+        {{good[0]}, 1, 0, 0, "\"labels\" is not bound", "out_bytes is 4, not"},
+        {{good[1], good[1]}, 2, 0, 0, "\"x\" is not bound", "out_bytes is 4, not"},
+        {{good[0], {"y", x, 4}}, 2, 0, 0, "\"labels\" is not bound", "out_bytes is 4, not"},
+        {{{"x", x, 12}, good[1]}, 2, 0, 0, "has 12 bytes, not 640", "out_bytes is 4, not"},
+        {{{"x", NULL, 0}, good[1]}, 2, 0, 0, "no data", "out_bytes is 4, not"},
+        {{good[0], good[1]}, 2, BATCH + 1, 0, "batch is 9, more than 8", "batch is 9, more than 8"},
+        {{good[0], good[1]}, 2, 0, 16, "look at channel", "look at channel"},
+        {{good[0], {NULL, x, 4}}, 2, 0, 0, "bindings[].input", "bindings[].input"},
+    };
+    fill_batch(1, x, labels);
+    for (uint32_t validate = 0; validate < 2; validate++) {
+        ren_runtime_config config = ren_test_config();
+        ren_trainer_config how = sgd(0.0f);
+        ren_log log = ren_log_default();
+        world w;
+        float answer;
+        log.fn = keep_line;
+        log.min_level = REN_LOG_WARNING;
+        config.log = &log;
+        config.validate = validate;
+        open_world(&w, &config, &how, 0);
+        for (size_t i = 0; i < REN_TEST_COUNT(bad); i++) {
+            ren_step_desc step = ren_step_desc_default();
+            ren_infer_desc infer = ren_infer_desc_default();
+            step.bindings = infer.bindings = bad[i].b;
+            step.binding_count = infer.binding_count = bad[i].count;
+            step.batch = infer.batch = bad[i].batch;
+            step.channel = infer.channel = bad[i].channel;
+            infer.output = w.n.logits;
+            infer.out_data = &answer;
+            infer.out_bytes = sizeof answer;
+            last_line[0] = 0;
+            CU_ASSERT_NOT_EQUAL(ren_trainer_step(w.t, &step, NULL), REN_OK);
+            CU_ASSERT_EQUAL(strstr(last_line, bad[i].step) != NULL, validate == 1);
+            last_line[0] = 0;
+            CU_ASSERT_NOT_EQUAL(ren_infer(w.n.model, &infer, NULL), REN_OK);
+            CU_ASSERT_EQUAL(strstr(last_line, bad[i].infer) != NULL, validate == 1);
+        }
+        close_world(&w);
+    }
+}
+
 /* What a trainer cannot be made of. */
 static void test_trainer_create_refusals(void)
 {
@@ -674,6 +737,7 @@ int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
         {"test_step_refusals", test_step_refusals},
+        {"test_validate_explains", test_validate_explains},
         {"test_trainer_create_refusals", test_trainer_create_refusals},
         {"test_step_queue_full", test_step_queue_full},
         {"test_input_slots", test_input_slots},
