@@ -161,10 +161,11 @@ static inline void ren__trace_flow(ren__trace_slot *slot, const char *name, uint
     }
 }
 
-/* A time inside a span, as late as can be: where an arrow leaves it. */
+/* A time inside a span, and near its end: where an arrow leaves it. Two ns before the end, since
+ * one may be lost when the times are turned into the host's. */
 static inline uint64_t ren__trace_inside(uint64_t begin_ns, uint64_t end_ns)
 {
-    return end_ns > begin_ns ? end_ns - 1u : begin_ns;
+    return end_ns > begin_ns + 1u ? end_ns - 2u : begin_ns;
 }
 
 /* Of a runtime; defined by the core. The lock is held by who begins or ends its trace. */
