@@ -18,6 +18,7 @@
 #   CC, CXX, EXTRA_CFLAGS, EXTRA_LDFLAGS   tools and further flags
 #   PREFIX, DESTDIR, LIBDIR                install paths (/usr/local, none, $(PREFIX)/lib)
 #   ARGS, DEVICE                           make demo: arguments, and cpu or cuda
+#   CUDA                                   0 leaves the CUDA module out of `make all`
 #   T                                      tests and benchmarks: only programs whose path has T
 #   TEST_TIMEOUT                           seconds that one test program may take
 #   V=1                                    print whole commands
@@ -134,7 +135,7 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS))
         check-format format install uninstall clean help
 
 help:
-	@echo 'make all            build/release/libren.a and libren.so.$(SOVERSION)'
+	@echo 'make all            build/release/libren.a, libren.so.$(SOVERSION) and libren_cuda.so (without: CUDA=0)'
 	@echo 'make demo           build and run demos/01_digits  (ARGS="--help", DEVICE=cpu|cuda)'
 	@echo 'make test           build and run every test       (T=unit/test_pool runs some)'
 	@echo 'make test-unit      only tests/unit'
@@ -147,6 +148,7 @@ help:
 	@echo 'make install uninstall   PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)'
 	@echo 'make clean          remove build/, but for a staged build/sysroot'
 
+# And the CUDA module where there is a toolkit (libren/device/cuda/module.mk).
 all: $(LIBREN_A) $(LIBREN_SO)
 
 demo:

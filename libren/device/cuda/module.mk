@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
 # libren/device/cuda/module.mk - the CUDA module, and what runs on a machine with a GPU.
 #
-# Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0
+# Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0; part of `make all`
 #           test-gpu    every suite that can run on the CUDA device; skipped (77) without a GPU
 #           bench-gpu   tests/gpu/bench_device, bench_costs, training steps and plans, and the same
 #                       steps in PyTorch where it is there; rows go to tests/bench/results/
 #           stage       put the packages that a machine without a registry lacks into build/stage;
 #                       there, `make sysroot` unpacks them
-# Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH; cuDNN 9 from CUDNN_ROOT, the
-#           toolkit, or the system. Without a toolkit `cuda` says so in one line and does nothing.
-# Variables CUDA_HOME, CUDNN_ROOT, CUDA_ARCHS ("75 80 86 89 90"; PTX of the last one is added)
+# Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH, of 12.4 or later; cuDNN 9
+#           from CUDNN_ROOT, the toolkit, or the system. Without them, and with CUDA=0, `cuda` says
+#           so in one line and does nothing.
+# Variables CUDA, CUDA_HOME, CUDNN_ROOT, CUDA_ARCHS ("75 80 86 89 90"; PTX of the last one is added)
 
 CUDA_NVCC := $(firstword $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) /usr/local/cuda) \
              $(addsuffix /nvcc,$(subst :, ,$(PATH)))))
@@ -21,6 +22,14 @@ CUDNN_INC := $(firstword $(patsubst %/cudnn.h,%,$(wildcard \
 CUDNN_LIB := $(firstword $(patsubst %/libcudnn.so.9,%,$(wildcard \
              $(addsuffix /libcudnn.so.9,$(CUDNN_ROOT:%=%/lib64) $(CUDNN_ROOT:%=%/lib) $(CUDA_LIBS) \
              /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu))))
+
+CUDA_OLDEST  := 12040
+CUDA_VERSION := $(shell sed -n 's/^.define CUDA_VERSION //p' $(CUDA_ROOT)/include/cuda.h 2>&1)
+# Why there can be no module here; empty where there can.
+CUDA_AWAY    := $(if $(filter 0,$(CUDA)),CUDA=0,$(if $(CUDA_NVCC),$(if \
+                $(shell [ "$(CUDA_VERSION)" -ge $(CUDA_OLDEST) ] 2>/dev/null && echo new),$(if \
+                $(and $(CUDNN_INC),$(CUDNN_LIB)),,no cuDNN 9 (set CUDNN_ROOT)),the CUDA toolkit in \
+                $(CUDA_ROOT) is older than 12.4),no CUDA toolkit (set CUDA_HOME)))
 
 comma_ := ,
 space_ := $(subst ,, )
@@ -56,11 +65,17 @@ stage:
 sysroot:
 	@sh tests/gpu/stage.sh unpack
 
+ifeq ($(FLAVOUR),release)
+all: cuda
+endif
 
-ifeq ($(and $(CUDA_NVCC),$(CUDNN_INC),$(CUDNN_LIB)),)
+ifneq ($(CUDA_AWAY),)
 
-cuda test-gpu bench-gpu:
-	@echo 'cuda: left out: $(if $(CUDA_NVCC),no cuDNN 9 (set CUDNN_ROOT),no CUDA toolkit (set CUDA_HOME))'
+cuda:
+	@echo 'cuda: left out: $(CUDA_AWAY)'
+
+test-gpu bench-gpu:
+	@echo '$@: skipped: $(CUDA_AWAY)'; exit 77
 
 else
 
