@@ -139,14 +139,17 @@ help:
 	@echo 'make demo           build and run demos/01_digits  (ARGS="--help", DEVICE=cpu|cuda)'
 	@echo 'make test           build and run every test       (T=unit/test_pool runs some)'
 	@echo 'make test-unit      only tests/unit'
-	@echo 'make asan|ubsan|tsan   the same test programs under a sanitizer'
-	@echo 'make bench          benchmarks; rows go to tests/bench/results/  (T=post runs some)'
+	@echo 'make asan ubsan tsan   the same test programs under a sanitizer'
+	@echo 'make bench          benchmarks; rows go to tests/bench/results/  (T=post ARGS=--quick)'
 	@echo 'make readme-tables  put the benchmark tables into README.md'
 	@echo 'make check-layers check-symbols check-format   what CI checks beside the tests'
 	@echo 'make format         clang-format over all sources'
 	@echo 'make deps           install what the build needs; deps-test, deps-bench: what those need'
-	@echo 'make install uninstall   PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)'
+	@echo 'make install uninstall   PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR)'
+	@echo 'make cuda           build/release/libren_cuda.so   (CUDA_HOME, CUDNN_ROOT, CUDA_ARCHS="90")'
+	@echo 'make test-gpu bench-gpu   tests and benchmarks on a machine with an NVIDIA GPU'
 	@echo 'make clean          remove build/, but for a staged build/sysroot'
+	@echo 'V=1 prints whole commands; the Makefile begins with all that can be set.'
 
 # And the CUDA module where there is a toolkit (libren/device/cuda/module.mk).
 all: $(LIBREN_A) $(LIBREN_SO)
