@@ -58,8 +58,9 @@ ren_status ren_model_status(ren_model *m, ren_error *err)
 static ren_tensor bad_options(ren_model *m, const char *name, const void *options)
 {
     return ren__model_fail(m, options ? REN_ERR_BAD_STRUCT : REN_ERR_INVALID_ARGUMENT,
-                           options ? "%.63s: options->struct_size is not one this version knows"
-                                   : "%.63s: options is NULL",
+                           options ? "%.63s: options->struct_size is not one this version knows; "
+                                     "start from its *_default()"
+                                   : "%.63s: options is NULL, but its sizes have no defaults",
                            name ? name : "");
 }
 

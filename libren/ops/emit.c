@@ -280,15 +280,18 @@ ren_status ren__shape_expect(const ren__node *n, const ren__shape_in *in, uint32
     char shape[80];
     ren__shape_text(&in->desc, shape);
     if (in->is_loss) {
-        return ren__shape_fail(err, REN_ERR_SHAPE, "%s: input %s is a loss", n->name, in->name);
+        return ren__shape_fail(err, REN_ERR_SHAPE,
+                               "%s: input %s is a loss, which only ren_add joins to another",
+                               n->name, in->name);
     }
     if (in->desc.dtype != REN_F32) {
         return ren__shape_fail(err, REN_ERR_SHAPE, "%s: input %s is %s, not f32", n->name, in->name,
                                shape);
     }
     if (rank && in->desc.rank != rank) {
-        return ren__shape_fail(err, REN_ERR_SHAPE, "%s: input %s is %s, not of rank %u", n->name,
-                               in->name, shape, rank);
+        return ren__shape_fail(err, REN_ERR_SHAPE, "%s: input %s is %s, not of rank %u%s", n->name,
+                               in->name, shape, rank,
+                               rank == 2 && in->desc.rank == 4 ? "; ren_flatten makes it so" : "");
     }
     return REN_OK;
 }

@@ -28,16 +28,17 @@ ren_tensor ren__model_input(ren_model *m, const char *name, ren_dtype dtype, con
     ren__node n = node_of(REN__NODE_INPUT, 0);
     uint32_t is_f32 = dtype == REN_F32 && (rank == 1 || rank == 2 || rank == 4);
     uint32_t is_labels = dtype == REN_I32 && rank == 1;
-    if (!is_f32 && !is_labels) {
-        return ren__model_fail(
-            m, REN_ERR_SHAPE,
-            "input %.63s: dtype %d of rank %u; an input is f32 of rank 1, 2 or 4, "
-            "or i32 of rank 1",
-            name ? name : "", (int)dtype, rank);
-    }
+    char shape[80];
     n.out.dtype = dtype;
     n.out.rank = rank;
     memcpy(n.out.dims, dims, rank * sizeof dims[0]);
+    if (!is_f32 && !is_labels) {
+        ren__shape_text(&n.out, shape);
+        return ren__model_fail(
+            m, REN_ERR_SHAPE,
+            "input %.63s is %s; an input is f32 of rank 1, 2 or 4, or i32 of rank 1",
+            name ? name : "", shape);
+    }
     return ren__model_add_node(m, &n, name, NULL);
 }
 
