@@ -28,7 +28,7 @@ static uint64_t word_make(uint32_t generation, uint32_t low)
 static ren_status upstream_alloc(void *user, uint64_t bytes, void **out)
 {
     ren_runtime *rt = user;
-    return rt->api->mem_alloc(rt->dev, bytes, out);
+    return ren__runtime_seen(rt, rt->api->mem_alloc(rt->dev, bytes, out));
 }
 
 static void upstream_free(void *user, void *ptr, uint64_t bytes)

@@ -36,6 +36,11 @@ const ren_runtime_config *ren__runtime_config_of(ren_runtime *rt); /* defaults f
 uint32_t ren__runtime_lane(ren_runtime *rt, ren_stream stream);    /* the lane that runs a stream */
 uint32_t ren__runtime_lanes(ren_runtime *rt);
 
+/* Passes on what a device call made outside a work has returned. Such a call, too, may be the first
+ * to be told that the device is lost; then the runtime is. The pool's lock and the chain's are not
+ * held. */
+ren_status ren__runtime_seen(ren_runtime *rt, ren_status status);
+
 /* Models and producers count as children: destroy answers REN_ERR_BUSY while one lives. Retain
  * fails with REN_ERR_CLOSED, REN_ERR_FORKED or REN_ERR_DEVICE_LOST. */
 ren_status ren__runtime_retain(ren_runtime *rt);

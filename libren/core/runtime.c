@@ -183,6 +183,14 @@ void ren__runtime_lose(ren_runtime *rt, const char *what, ren_status status)
     ren__runtime_set_lost(rt, &err);
 }
 
+ren_status ren__runtime_seen(ren_runtime *rt, ren_status status)
+{
+    if (status == REN_ERR_DEVICE_LOST) {
+        ren__runtime_lose(rt, "the device was lost during a call for memory or a plan", status);
+    }
+    return status;
+}
+
 ren_status ren__runtime_status(ren_runtime *rt, ren_error *err)
 {
     if (ren__runtime_is_forked(rt)) {

@@ -44,7 +44,7 @@ static ren_status make_ops(ren__plan *plan, ren_error *err)
                                                  &node->op, &node->needs, err);
         if (status != REN_OK) {
             node->op = NULL;
-            return status;
+            return ren__runtime_seen(plan->rt, status);
         }
         ren__lane_state *lane = &plan->lanes[node->lane];
         if (node->needs.workspace_bytes > lane->workspace) {
@@ -57,7 +57,8 @@ static ren_status make_ops(ren__plan *plan, ren_error *err)
 static ren_status make_event(ren__plan *plan, uint32_t for_host_wait, ren__event **out,
                              ren_error *err)
 {
-    ren_status status = plan->api->event_create(plan->dev, for_host_wait, out);
+    ren_status status =
+        ren__runtime_seen(plan->rt, plan->api->event_create(plan->dev, for_host_wait, out));
     if (status != REN_OK) {
         *out = NULL;
         return REN__FAIL(err, status, "an event of a plan could not be made");

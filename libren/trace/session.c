@@ -22,7 +22,8 @@ static ren_status begin(ren_runtime *rt, const char *path, ren_error *err)
     ren__stamps *stamps = ren__runtime_stamps(rt);
     ren__trace_clock *clock = &slot->clock;
     /* Without memory for stamps, or a clock, there are no device times; all else is traced. */
-    ren_status status = ren__stamps_open(stamps, ren__runtime_api(rt), ren__runtime_device(rt));
+    ren_status status = ren__runtime_seen(
+        rt, ren__stamps_open(stamps, ren__runtime_api(rt), ren__runtime_device(rt)));
     clock->known = status == REN_OK && ren__stamps_read_clock(stamps, rt, &clock->first);
     clock->last = clock->first;
     if (clock->known) {

@@ -353,8 +353,9 @@ static ren_status take_requests(ren__infer_output *o)
     if (each) {
         void *pinned = NULL;
         o->pinned_bytes = o->request_count * each;
-        ren_status status = ren__runtime_api(m->rt)->host_alloc(ren__runtime_device(m->rt),
-                                                                o->pinned_bytes, &pinned);
+        ren_status status =
+            ren__runtime_seen(m->rt, ren__runtime_api(m->rt)->host_alloc(ren__runtime_device(m->rt),
+                                                                         o->pinned_bytes, &pinned));
         o->pinned = pinned;
         if (status != REN_OK) {
             return status;

@@ -301,8 +301,9 @@ ren_status ren__model_place(ren_model *m, ren_error *err)
         return REN_OK;
     }
     lay_out(m);
-    ren_status status =
-        ren__runtime_api(m->rt)->event_create(ren__runtime_device(m->rt), 0, &m->join_event);
+    const ren__device_api *api = ren__runtime_api(m->rt);
+    ren__device *dev = ren__runtime_device(m->rt);
+    ren_status status = ren__runtime_seen(m->rt, api->event_create(dev, 0, &m->join_event));
     if (status == REN_OK && m->region_bytes == 0) {
         m->placed = 1;
         return REN_OK;
@@ -311,8 +312,7 @@ ren_status ren__model_place(ren_model *m, ren_error *err)
         status = ren__region_alloc(m->rt, m->region_bytes, &m->region);
     }
     if (status == REN_OK) {
-        status = ren__runtime_api(m->rt)->host_alloc(ren__runtime_device(m->rt), m->region_bytes,
-                                                     &bounce);
+        status = ren__runtime_seen(m->rt, api->host_alloc(dev, m->region_bytes, &bounce));
         m->bounce = bounce;
         m->bounce_bytes = m->region_bytes;
     }
@@ -345,7 +345,7 @@ static ren_status widen_bounce(ren_model *m, uint64_t bytes)
     const ren__device_api *api = ren__runtime_api(m->rt);
     ren__device *dev = ren__runtime_device(m->rt);
     void *bounce = NULL;
-    ren_status status = api->host_alloc(dev, bytes, &bounce);
+    ren_status status = ren__runtime_seen(m->rt, api->host_alloc(dev, bytes, &bounce));
     if (status == REN_OK) {
         api->host_free(dev, m->bounce, m->bounce_bytes);
         m->bounce = bounce;

@@ -225,7 +225,8 @@ ren_status ren__trainer_plan(ren_trainer *t, uint32_t batch, ren__step_plan **ou
 static ren_status pinned_alloc(void *user, uint64_t bytes, void **out)
 {
     ren_trainer *t = user;
-    return ren__runtime_api(t->rt)->host_alloc(ren__runtime_device(t->rt), bytes, out);
+    return ren__runtime_seen(
+        t->rt, ren__runtime_api(t->rt)->host_alloc(ren__runtime_device(t->rt), bytes, out));
 }
 
 static void pinned_free(void *user, void *ptr, uint64_t bytes)
@@ -340,7 +341,8 @@ static ren_status take_host_memory(ren_trainer *t, ren_error *err)
                                    &upstream);
     }
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "no host memory for a trainer");
+        return REN__FAIL(err, status, "no memory of the host for a trainer (%s)",
+                         ren__status_name(status));
     }
     t->spare = (ren__state *)(void *)t->pinned;
     t->known = t->spare;
@@ -368,7 +370,7 @@ static ren_status make_events(ren_trainer *t, ren_error *err)
         if (status == REN_OK) {
             status = api->event_create(dev, 0, &t->end[p]);
         }
-        if (status != REN_OK) {
+        if (ren__runtime_seen(t->rt, status) != REN_OK) {
             return REN__FAIL(err, status, "an event of a trainer could not be made");
         }
     }

@@ -338,10 +338,44 @@ static void test_lost_device_is_reported_everywhere(void)
     CU_ASSERT_EQUAL(t.delivered, t.accepted);
 }
 
+/* The first call to be told of the loss is one that plans or asks for memory, on the host's thread:
+ * from then on it is the runtime's, too, and who waits for work under way is told. */
+static void test_loss_is_told_to_a_slow_call(void)
+{
+    static const char *const slow[] = {"op_create", "event_create", "host_alloc", "mem_alloc"};
+    for (size_t c = 0; c < REN_TEST_COUNT(slow); c++) {
+        ren_runtime *rt = ren_test_runtime(NULL);
+        ren_job_desc d = ren_job_desc_default();
+        ren_model *m = NULL;
+        ren_trainer *t = NULL;
+        ren_error err;
+        ren_job job;
+        d.kind = REN_JOB_BARRIER;
+        d.stream = REN_STREAM_COMP_3;
+        CU_ASSERT_EQUAL(build(rt, &m, &t), REN_OK);
+        ren_trainer_destroy(t);
+        ren_model_destroy(m);
+        t = NULL;
+        ren_test_hold(rt, REN_STREAM_COMP_3);
+        CU_ASSERT_EQUAL(ren_post(rt, &d, &job), REN_OK);
+        ren_test_fault(rt, slow[c], 1, REN_ERR_DEVICE_LOST, 0);
+        CU_ASSERT_EQUAL(c == 3 ? ren_memory_reserve(rt, 256u << 20) : build(rt, &m, &t),
+                        REN_ERR_DEVICE_LOST);
+        CU_ASSERT_PTR_NULL(t);
+        CU_ASSERT_EQUAL(ren_runtime_status(rt, &err), REN_ERR_DEVICE_LOST);
+        CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_ERR_DEVICE_LOST);
+        CU_ASSERT_EQUAL(ren_wait(rt, job, 20 * SECOND), REN_ERR_DEVICE_LOST);
+        ren_test_release(rt, REN_STREAM_COMP_3);
+        ren_model_destroy(c == 3 ? NULL : m);
+        CU_ASSERT_EQUAL(ren_runtime_shutdown(rt, 20 * SECOND), REN_OK);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
         {"test_lost_device_is_reported_everywhere", test_lost_device_is_reported_everywhere},
+        {"test_loss_is_told_to_a_slow_call", test_loss_is_told_to_a_slow_call},
         {"test_every_device_call_fails_under_jobs", test_every_device_call_fails_under_jobs},
         {"test_every_device_call_fails_under_training",
          test_every_device_call_fails_under_training},

@@ -210,6 +210,12 @@ ren__device *ren__runtime_device(ren_runtime *rt)
     return FAKE_DEVICE;
 }
 
+ren_status ren__runtime_seen(ren_runtime *rt, ren_status status)
+{
+    (void)rt;
+    return status;
+}
+
 uint32_t ren__runtime_lanes(ren_runtime *rt)
 {
     (void)rt;
