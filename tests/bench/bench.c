@@ -17,11 +17,16 @@
 
 #define COLUMNS "date,commit,machine,driver,bench,case,metric,unit,value\r\n"
 
-static void usage(const char *program)
+static void usage(FILE *to, const char *program, const bench_flag *own, size_t own_count)
 {
-    printf("usage: %s [--machine NAME] [--commit ID] [--driver TEXT] [--repeats N] [--case TEXT]\n"
-           "       [--dir FOLDER] [--no-csv] [--quick]\n",
-           program);
+    fprintf(to,
+            "usage: %s [--machine NAME] [--commit ID] [--driver TEXT] [--repeats N] [--case TEXT]\n"
+            "       [--dir FOLDER] [--no-csv] [--quick]",
+            program);
+    for (size_t i = 0; i < own_count; i++) {
+        fprintf(to, "%s[%s %s]", i % 5 ? " " : "\n       ", own[i].flag, own[i].value);
+    }
+    fputs("\nThe program's source and tests/bench/bench.h begin with what each means.\n", to);
 }
 
 /* The value after flag i, or a usage error. */
@@ -32,6 +37,31 @@ static const char *value_of(int argc, char **argv, int i)
         exit(2);
     }
     return argv[i + 1];
+}
+
+/* The number after flag i, or a usage error. */
+static uint32_t number_of(int argc, char **argv, int i, uint32_t least, uint32_t most)
+{
+    const char *text = value_of(argc, argv, i);
+    char *end = NULL;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || *end || errno || n < least || n > most) {
+        fprintf(stderr, "%s: %s takes a number from %u to %u, not '%s'\n", argv[0], argv[i],
+                (unsigned)least, (unsigned)most, text);
+        exit(2);
+    }
+    return (uint32_t)n;
+}
+
+static ren_device_kind device_of(int argc, char **argv, int i)
+{
+    const char *text = value_of(argc, argv, i);
+    if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0) {
+        fprintf(stderr, "%s: %s is cpu or cuda, not '%s'\n", argv[0], argv[i], text);
+        exit(2);
+    }
+    return strcmp(text, "cuda") == 0 ? REN_DEVICE_CUDA : REN_DEVICE_CPU;
 }
 
 static void default_machine(bench *b)
@@ -62,12 +92,8 @@ static int read_flag(bench *b, int argc, char **argv, int i)
         b->repeats = 1;
         return 1;
     }
-    if (strcmp(flag, "--help") == 0) {
-        usage(argv[0]);
-        exit(0);
-    }
     if (strcmp(flag, "--repeats") == 0) {
-        b->repeats = (unsigned)strtoul(value_of(argc, argv, i), NULL, 10);
+        b->repeats = number_of(argc, argv, i, 1, 10000);
         return 2;
     }
     const struct {
@@ -87,8 +113,27 @@ static int read_flag(bench *b, int argc, char **argv, int i)
     return 0;
 }
 
-void bench_init(bench *b, int argc, char **argv, const char *name,
-                int (*other)(int argc, char **argv, int i))
+/* Reads flag i of the program's own; the arguments taken, 0 when it is none. */
+static int read_own(const bench_flag *own, size_t own_count, int argc, char **argv, int i)
+{
+    for (size_t k = 0; k < own_count; k++) {
+        if (strcmp(argv[i], own[k].flag) != 0) {
+            continue;
+        }
+        if (own[k].text) {
+            *own[k].text = value_of(argc, argv, i);
+        } else if (own[k].number) {
+            *own[k].number = number_of(argc, argv, i, own[k].least, own[k].most);
+        } else {
+            *own[k].device = device_of(argc, argv, i);
+        }
+        return 2;
+    }
+    return 0;
+}
+
+void bench_init(bench *b, int argc, char **argv, const char *name, const bench_flag *own,
+                size_t own_count)
 {
     memset(b, 0, sizeof *b);
     b->name = name;
@@ -99,18 +144,18 @@ void bench_init(bench *b, int argc, char **argv, const char *name,
     default_machine(b);
     for (int i = 1; i < argc;) {
         int taken = read_flag(b, argc, argv, i);
-        if (taken == 0 && other != NULL) {
-            taken = other(argc, argv, i);
+        if (taken == 0) {
+            taken = read_own(own, own_count, argc, argv, i);
         }
         if (taken == 0) {
-            fprintf(stderr, "%s: unknown flag %s\n", argv[0], argv[i]);
-            usage(argv[0]);
-            exit(2);
+            int help = strcmp(argv[i], "--help") == 0;
+            if (!help) {
+                fprintf(stderr, "%s: unknown flag %s\n", argv[0], argv[i]);
+            }
+            usage(help ? stdout : stderr, argv[0], own, own_count);
+            exit(help ? 0 : 2);
         }
         i += taken;
-    }
-    if (b->repeats == 0) {
-        b->repeats = 1;
     }
 }
 

@@ -24,6 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../../host_api/ren.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -40,11 +42,20 @@ typedef struct bench {
     char machine_text[160];
 } bench;
 
-/* Reads the flags above; prints them and exits on --help or an unknown one. An unknown flag is
- * passed to `other` first, when that is not NULL: it returns how many arguments it took, 0 for
- * none. */
-void bench_init(bench *b, int argc, char **argv, const char *name,
-                int (*other)(int argc, char **argv, int i));
+/* A flag of one program's own: where its value goes, one of the three. */
+typedef struct bench_flag {
+    const char *flag;  /* "--steps" */
+    const char *value; /* what --help calls it, "N" */
+    const char **text;
+    uint32_t *number; /* decimal, least to most */
+    uint32_t least, most;
+    ren_device_kind *device; /* cpu or cuda */
+} bench_flag;
+
+/* Reads the flags above and the program's own; prints all of them and exits on --help (0), and on
+ * an unknown flag, a missing value, or a value that is none (2). */
+void bench_init(bench *b, int argc, char **argv, const char *name, const bench_flag *own,
+                size_t own_count);
 
 uint64_t bench_now_ns(void);
 

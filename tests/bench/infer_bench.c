@@ -411,56 +411,37 @@ static void run_model(const bench *b, const bench_model *of)
 
 /* ------------------------------------------------------------------ flags */
 
-static int read_option(int argc, char **argv, int i)
-{
-    const struct {
-        const char *flag;
-        const char **text;
-        uint32_t *number;
-        uint32_t most;
-    } flags[] = {{"--model", &opt.models, NULL, 0},
-                 {"--mode", &opt.modes, NULL, 0},
-                 {"--module", &opt.module_path, NULL, 0},
-                 {"--batch", NULL, &opt.batch, 65536},
-                 {"--train-batch", NULL, &opt.train_batch, 65536},
-                 {"--threads", NULL, &opt.threads, THREADS},
-                 {"--in-flight", NULL, &opt.in_flight, IN_FLIGHT},
-                 {"--ms", NULL, &opt.ms, 60000}};
-    if (i + 1 >= argc) {
-        return 0;
-    }
-    if (strcmp(argv[i], "--device") == 0) {
-        opt.device = strcmp(argv[i + 1], "cuda") == 0 ? REN_DEVICE_CUDA : REN_DEVICE_CPU;
-        return 2;
-    }
-    for (size_t f = 0; f < sizeof flags / sizeof flags[0]; f++) {
-        if (strcmp(argv[i], flags[f].flag) != 0) {
-            continue;
-        }
-        if (flags[f].text) {
-            *flags[f].text = argv[i + 1];
-        } else {
-            uint32_t n = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-            *flags[f].number = n < 1 ? 1 : n > flags[f].most ? flags[f].most : n;
-        }
-        return 2;
-    }
-    return 0;
-}
+static const bench_flag flags[] = {
+    {"--device", "cpu|cuda", .device = &opt.device},
+    {"--model", "NAMES", .text = &opt.models},
+    {"--mode", "NAMES", .text = &opt.modes},
+    {"--module", "FILE", .text = &opt.module_path},
+    {"--batch", "N", .number = &opt.batch, .least = 1, .most = 65536},
+    {"--train-batch", "N", .number = &opt.train_batch, .least = 1, .most = 65536},
+    {"--threads", "N", .number = &opt.threads, .least = 1, .most = THREADS},
+    {"--in-flight", "N", .number = &opt.in_flight, .least = 1, .most = IN_FLIGHT},
+    {"--ms", "N", .number = &opt.ms, .least = 1, .most = 60000},
+};
 
 int main(int argc, char **argv)
 {
     bench b;
-    bench_init(&b, argc, argv, "infer", read_option);
+    bench_init(&b, argc, argv, "infer", flags, sizeof flags / sizeof flags[0]);
     opt.ms = b.quick ? 20 : opt.ms;
     if (!opt.models) {
         opt.models = opt.device == REN_DEVICE_CUDA ? "mlp-64x4,mlp-256x4,lenet28,incep32"
                                                    : "mlp-64x4,mlp-256x4,lenet28";
     }
+    uint32_t count = 0;
     for (size_t i = 0; i < bench_model_count; i++) {
         if (bench_lists(opt.models, bench_models[i].name)) {
             run_model(&b, &bench_models[i]);
+            count++;
         }
+    }
+    if (count == 0) {
+        (void)fprintf(stderr, "infer_bench: no such model: %s\n", opt.models);
+        return 2;
     }
     return 0;
 }

@@ -44,34 +44,14 @@ static void must(ren_status status, const char *what, const ren_error *err)
     }
 }
 
-static int read_option(int argc, char **argv, int i)
-{
-    const struct {
-        const char *flag;
-        const char **text;
-    } flags[] = {{"--cases", &opt.choice.cases},
-                 {"--model", &opt.choice.models},
-                 {"--precision", &opt.choice.precisions},
-                 {"--module", &opt.module_path}};
-    if (i + 1 >= argc) {
-        return 0;
-    }
-    if (strcmp(argv[i], "--device") == 0) {
-        opt.device = strcmp(argv[i + 1], "cuda") == 0 ? REN_DEVICE_CUDA : REN_DEVICE_CPU;
-        return 2;
-    }
-    if (strcmp(argv[i], "--batch") == 0) {
-        opt.choice.batch = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-        return 2;
-    }
-    for (size_t f = 0; f < sizeof flags / sizeof flags[0]; f++) {
-        if (strcmp(argv[i], flags[f].flag) == 0) {
-            *flags[f].text = argv[i + 1];
-            return 2;
-        }
-    }
-    return 0;
-}
+static const bench_flag flags[] = {
+    {"--device", "cpu|cuda", .device = &opt.device},
+    {"--cases", "NAMES", .text = &opt.choice.cases},
+    {"--model", "NAMES", .text = &opt.choice.models},
+    {"--precision", "NAMES", .text = &opt.choice.precisions},
+    {"--module", "FILE", .text = &opt.module_path},
+    {"--batch", "N", .number = &opt.choice.batch, .least = 1, .most = 1 << 20},
+};
 
 /* ------------------------------------------------------------------ one trainer */
 
@@ -254,7 +234,7 @@ int main(int argc, char **argv)
 {
     bench_model_case cases[BENCH_MOST_CASES];
     bench b;
-    bench_init(&b, argc, argv, "plan", read_option);
+    bench_init(&b, argc, argv, "plan", flags, sizeof flags / sizeof flags[0]);
     uint32_t count = bench_choose(&opt.choice, opt.device, cases);
     for (uint32_t i = 0; i < count; i++) {
         if (!run_case(&b, &cases[i])) {

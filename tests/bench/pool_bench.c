@@ -279,7 +279,7 @@ int main(int argc, char **argv)
         {"malloc/same/1", "pair_ns", "ns", malloc_same_size, NULL, 1},
     };
     bench b;
-    bench_init(&b, argc, argv, "pool", NULL);
+    bench_init(&b, argc, argv, "pool", NULL, 0);
     bench_run(&b, cases, sizeof cases / sizeof cases[0]);
     return 0;
 }

@@ -282,7 +282,7 @@ int main(int argc, char **argv)
         {"buffer/alloc-free", "alloc_free", "ns", time_buffer, NULL, 0},
     };
     bench b;
-    bench_init(&b, argc, argv, "post", NULL);
+    bench_init(&b, argc, argv, "post", NULL, 0);
     bench_run(&b, cases, sizeof cases / sizeof cases[0]);
     return 0;
 }

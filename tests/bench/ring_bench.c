@@ -314,7 +314,7 @@ static const bench_case cases[] = {
 int main(int argc, char **argv)
 {
     bench b;
-    bench_init(&b, argc, argv, "post", NULL);
+    bench_init(&b, argc, argv, "post", NULL, 0);
     bench_run(&b, cases, sizeof cases / sizeof cases[0]);
     return 0;
 }

@@ -75,47 +75,23 @@ typedef struct path_case {
 
 static options opt = {.device = REN_DEVICE_CPU};
 
-static int read_option(int argc, char **argv, int i)
-{
-    const struct {
-        const char *flag;
-        const char **text;
-        uint32_t *number;
-    } flags[] = {{"--cases", &opt.choice.cases, NULL},
-                 {"--model", &opt.choice.models, NULL},
-                 {"--precision", &opt.choice.precisions, NULL},
-                 {"--path", &opt.paths, NULL},
-                 {"--module", &opt.module_path, NULL},
-                 {"--trace", &opt.trace, NULL},
-                 {"--batch", NULL, &opt.choice.batch},
-                 {"--steps", NULL, &opt.steps},
-                 {"--streams", NULL, &opt.streams},
-                 {"--cpu-threads", NULL, &opt.cpu_threads},
-                 {"--quiet", NULL, &opt.quiet_s},
-                 {"--autotune", NULL, &opt.autotune},
-                 {"--fill", NULL, &opt.fill},
-                 {"--list", NULL, &opt.list},
-                 {"--train", NULL, &opt.train}};
-    if (i + 1 >= argc) {
-        return 0;
-    }
-    if (strcmp(argv[i], "--device") == 0) {
-        opt.device = strcmp(argv[i + 1], "cuda") == 0 ? REN_DEVICE_CUDA : REN_DEVICE_CPU;
-        return 2;
-    }
-    for (size_t f = 0; f < sizeof flags / sizeof flags[0]; f++) {
-        if (strcmp(argv[i], flags[f].flag) != 0) {
-            continue;
-        }
-        if (flags[f].text) {
-            *flags[f].text = argv[i + 1];
-        } else {
-            *flags[f].number = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-        }
-        return 2;
-    }
-    return 0;
-}
+static const bench_flag flags[] = {
+    {"--device", "cpu|cuda", .device = &opt.device},
+    {"--cases", "NAMES", .text = &opt.choice.cases},
+    {"--model", "NAMES", .text = &opt.choice.models},
+    {"--precision", "NAMES", .text = &opt.choice.precisions},
+    {"--path", "NAMES", .text = &opt.paths},
+    {"--module", "FILE", .text = &opt.module_path},
+    {"--trace", "FILE", .text = &opt.trace},
+    {"--batch", "N", .number = &opt.choice.batch, .least = 0, .most = 1 << 20},
+    {"--steps", "N", .number = &opt.steps, .least = 0, .most = 1000000},
+    {"--streams", "N", .number = &opt.streams, .least = 0, .most = REN_STREAM_COUNT},
+    {"--cpu-threads", "N", .number = &opt.cpu_threads, .least = 0, .most = 1024},
+    {"--quiet", "N", .number = &opt.quiet_s, .least = 0, .most = 86400},
+    {"--autotune", "N", .number = &opt.autotune, .least = 0, .most = 1},
+    {"--list", "N", .number = &opt.list, .least = 0, .most = 1},
+    {"--train", "N", .number = &opt.train, .least = 0, .most = 1000000},
+};
 
 /* ------------------------------------------------------------------ check */
 
@@ -331,7 +307,7 @@ int main(int argc, char **argv)
 {
     bench_model_case cases[BENCH_MOST_CASES];
     bench b;
-    bench_init(&b, argc, argv, "step", read_option);
+    bench_init(&b, argc, argv, "step", flags, sizeof flags / sizeof flags[0]);
     uint32_t count = bench_choose(&opt.choice, opt.device, cases);
     if (opt.train) {
         b.name = "train";

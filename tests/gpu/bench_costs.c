@@ -244,7 +244,7 @@ int main(int argc, char **argv)
 {
     static const uint32_t times_ns[] = {0, 3000, 10000};
     bench b;
-    bench_init(&b, argc, argv, "cost", NULL);
+    bench_init(&b, argc, argv, "cost", NULL, 0);
     open_device();
     bench_host(&b);
     for (size_t t = 0; t < sizeof times_ns / sizeof times_ns[0]; t++) {

@@ -43,14 +43,7 @@ static void check(int code, const char *what)
     }
 }
 
-static int take_flag(int argc, char **argv, int i)
-{
-    if (strcmp(argv[i], "--module") == 0 && i + 1 < argc) {
-        module_path = argv[i + 1];
-        return 2;
-    }
-    return 0;
-}
+static const bench_flag flags[] = {{"--module", "FILE", .text = &module_path}};
 
 static void keep(const bench *b, const char *name, const char *metric, const char *unit,
                  double value)
@@ -434,7 +427,7 @@ int main(int argc, char **argv)
     ren_status status;
     ren_runtime_config config = ren_runtime_config_default();
     unsigned n;
-    bench_init(&b, argc, argv, "completion", take_flag);
+    bench_init(&b, argc, argv, "completion", flags, 1);
     n = b.quick ? SAMPLES / 10u : SAMPLES;
     config.device = REN_DEVICE_CUDA;
     config.module_path = module_path;
