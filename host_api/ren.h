@@ -651,7 +651,8 @@ REN_API ren_status ren_memory_reserve(ren_runtime *rt, uint64_t bytes);
  * sticks: later builder calls return {0} and ren_model_status tells what was wrong. Activations are
  * NHWC, dims[0] is the batch. Parameters are f32 at the boundary: convolution weights OIHW, linear
  * weights [out, in], as PyTorch writes them; their names are "<layer>.weight", "<layer>.bias",
- * "<layer>.running_mean" and "<layer>.running_var". Names are 1..63 characters. */
+ * "<layer>.running_mean" and "<layer>.running_var". Every input, layer and loss of a model has a
+ * name of its own, 1..63 characters without control characters. */
 
 typedef enum ren_dtype {
     REN_F32 = 0,
@@ -685,7 +686,7 @@ static inline ren_model_config ren_model_config_default(void)
     return config;
 }
 
-/* Start a model. Builder calls on one model: one thread at a time.
+/* Start a model. Builder calls on one model: one thread at a time. config NULL = the defaults.
  * Returns   REN_OK; REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT; REN_ERR_NO_MEMORY;
  *           REN_ERR_CLOSED; REN_ERR_DEVICE_LOST; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  yes.
@@ -707,7 +708,8 @@ REN_API ren_status ren_model_status(ren_model *m, ren_error *err);
  * channels], regression targets included; labels are REN_I32 of rank 1 [batch]. Any other rank or
  * dtype, so REN_F16, REN_BF16 and REN_U8, makes the model's error REN_ERR_SHAPE: inputs stay f32
  * whatever the trainer's precision.
- * The block below holds for every builder call down to ren_huber.
+ * The block below holds for every builder call down to ren_huber. Options that are NULL are the
+ * defaults, but linear, conv2d and the two pools have sizes to be told and need theirs.
  * Returns   the tensor, or {0}: see ren_model_status
  * Threads   the builder's.   In callbacks  no.   Blocks  no.   Allocates  yes.
  * Lifetime  of the handle: until ren_model_destroy. */
@@ -1008,7 +1010,8 @@ static inline ren_trainer_config ren_trainer_config_default(void)
     return config;
 }
 
-/* Plan the training of a model for a scalar loss, and take all memory that it needs.
+/* Plan the training of a model for a scalar loss, and take all memory that it needs. config NULL =
+ * the defaults: SGD with a learning rate of 0.01.
  * Returns   REN_OK; REN_ERR_SHAPE (loss is not a loss of this model); REN_ERR_UNSUPPORTED (a
  *           regression's target depends on parameters; a loss is added twice; over 64 inputs);
  *           REN_ERR_BUSY (the model has a trainer); REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY;
@@ -1113,8 +1116,8 @@ typedef struct ren_infer_desc {
     ren_tensor output;
     void *out_data; /* host memory, borrowed until the completion */
     ren_buffer
-        out_buffer; /* used when out_data is NULL: a device memory copy, named as by uses[] */
-    size_t out_bytes;
+        out_buffer;    /* used when out_data is NULL: a device memory copy, named as by uses[] */
+    size_t out_bytes;  /* exactly: batch * the output's elements a row, in f32 */
     ren_stream stream; /* COMP_1 to COMP_3, or TRANS = 0: let libren choose one of them */
     ren_priority priority;
     ren_done_fn done;
@@ -1163,7 +1166,9 @@ static inline ren_infer_desc ren_infer_desc_default(void)
  * Allocates such calls do. */
 REN_API ren_status ren_infer(ren_model *m, const ren_infer_desc *desc, ren_job *out_job);
 
-/* Do the planning of ren_infer for one output and its full batch now, so that no later call has to.
+/* Do the planning of ren_infer for one output and its full batch now, so that no later call of that
+ * many rows has to. For other numbers of rows a first ren_infer does it; plans of the last 8 are
+ * kept.
  * Returns   REN_OK; REN_ERR_SHAPE; REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY; the builder's error
  * Threads   the builder's.   In callbacks  no.   Blocks  yes: a slow call.   Allocates  yes. */
 REN_API ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error *err);
