@@ -711,7 +711,9 @@ REN_API ren_status ren_model_status(ren_model *m, ren_error *err);
  * The block below holds for every builder call down to ren_huber. Options that are NULL are the
  * defaults, but linear, conv2d and the two pools have sizes to be told and need theirs.
  * Returns   the tensor, or {0}: see ren_model_status
- * Threads   the builder's.   In callbacks  no.   Blocks  no.   Allocates  yes.
+ * Threads   the builder's, while no other thread is inside a call for this model or its trainer;
+ *           work under way does not matter.
+ * In callbacks  no.   Blocks  no.   Allocates  yes.
  * Lifetime  of the handle: until ren_model_destroy. */
 REN_API ren_tensor ren_input(ren_model *m, const char *name, ren_dtype dtype, const int64_t *dims,
                              uint32_t rank);
