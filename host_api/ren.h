@@ -899,6 +899,7 @@ REN_API ren_tensor ren_huber(ren_model *m, const char *name, ren_tensor predicti
 /* Write or read one parameter, f32 in boundary layout. `bytes` must be its exact size. A write
  * takes effect between steps; a read waits for the newest complete version.
  * Returns   REN_OK; REN_ERR_NAME; REN_ERR_SHAPE (the text in the log says the right size);
+ *           REN_ERR_QUEUE_FULL (the shared road is full; nothing done);
  *           REN_ERR_INVALID_ARGUMENT; REN_ERR_REENTRANT; REN_ERR_DEVICE_LOST; the builder's error
  * Threads   any.   In callbacks  no.   Blocks  for steps under way.   Allocates  no. */
 REN_API ren_status ren_param_set(ren_model *m, const char *name, const void *data, size_t bytes);
@@ -923,7 +924,8 @@ REN_API const char *ren_param_name(ren_model *m, uint32_t index);
 
 /* Write all parameters as safetensors, through a temporary file that replaces `path` when complete.
  * A folder, device or pipe at `path` is left alone, and REN_ERR_IO.
- * Returns   REN_OK; REN_ERR_IO; REN_ERR_NO_MEMORY; REN_ERR_INVALID_ARGUMENT; the builder's error
+ * Returns   REN_OK; REN_ERR_IO; REN_ERR_NO_MEMORY; REN_ERR_QUEUE_FULL (the shared road is full);
+ *           REN_ERR_INVALID_ARGUMENT; the builder's error
  * Threads   any.   In callbacks  no.
  * Blocks    for steps under way and the file.   Allocates  yes. */
 REN_API ren_status ren_model_save(ren_model *m, const char *path, ren_error *err);
@@ -937,7 +939,8 @@ enum {
  * parameter has changed.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_FORMAT (hostile or damaged; the text says where);
  *           REN_ERR_NAME (missing or extra tensor); REN_ERR_SHAPE (wrong shape or dtype);
- *           REN_ERR_NO_MEMORY; REN_ERR_INVALID_ARGUMENT; the builder's error
+ *           REN_ERR_NO_MEMORY; REN_ERR_QUEUE_FULL (the shared road is full);
+ *           REN_ERR_INVALID_ARGUMENT; the builder's error
  * Threads   any.   In callbacks  no.
  * Blocks    for steps under way and the file.   Allocates  yes. */
 REN_API ren_status ren_model_load(ren_model *m, const char *path, uint32_t flags, ren_error *err);

@@ -19,7 +19,8 @@
  */
 #include "model_state.h"
 
-#define MAX_RUNS 128u /* copies of one move: far below what a lane may hold */
+#define SETTLE_SLICE_NS UINT64_C(1000000)
+#define MAX_RUNS        128u /* copies of one move: far below what a lane may hold */
 
 /* ------------------------------------------------------------------ first values */
 
@@ -220,7 +221,14 @@ void ren__model_give_up(ren_model *m)
 void ren__model_settle(ren_model *m)
 {
     move v = {.m = m, .last = 1};
-    if (move_run(&v) != REN_OK) {
+    ren_status status = move_run(&v);
+    /* A full road is no reason to lose weights: room comes with the jobs that are done, or never
+     * where callbacks wait for a pump that this thread keeps from running. */
+    for (uint32_t last_try = 0; status == REN_ERR_QUEUE_FULL && !last_try;) {
+        last_try = ren__runtime_drain(m->rt, SETTLE_SLICE_NS) != REN_TIMEOUT;
+        status = move_run(&v);
+    }
+    if (status != REN_OK) {
         /* Perhaps not issued, and then the runtime takes no more works: when the last one is done
          * nobody else looks. */
         ren__chain_drain(&m->chain);

@@ -12,10 +12,12 @@
  * Fails if  an error behind the optimizer ends the step: then averages and statistics are a step
  *           behind, or the optimizer's work is done twice.
  */
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "../../libren/train/model.h"
 #include "../conformance/runs.h"
@@ -238,6 +240,58 @@ static void test_trainer_destroyed_with_an_unfinished_step(void)
     free_references(&refs);
 }
 
+static void *release_soon(void *arg)
+{
+    const struct timespec pause = {0, 50000000};
+    nanosleep(&pause, NULL);
+    ren_test_release(arg, REN_STREAM_COMP_3);
+    return NULL;
+}
+
+/* The trainer goes while its last step is unfinished and the shared road is full of jobs that take
+ * their time: it waits for room and finishes the step. */
+static void test_trainer_destroyed_behind_a_full_road(void)
+{
+    static references refs;
+    static run_result out;
+    memset(&refs, 0, sizeof refs);
+    refs.spec = step_spec(REN_OPTIMIZER_ADAM, 1, AT + 1u);
+    ren_runtime *rt = run_runtime(&refs.spec);
+    ren_job_desc d = ren_job_desc_default();
+    pthread_t thread;
+    uint64_t calls;
+    run r;
+    run_begin(&r, rt, &refs.spec, &out);
+    while (r.next + 1u < AT) {
+        run_step(&r);
+    }
+    calls = ren_test_calls(rt, "op_launch");
+    run_step(&r);
+    calls = ren_test_calls(rt, "op_launch") - calls;
+    ren_test_fault(rt, "op_launch", calls, REN_ERR_DEVICE, 1); /* the step's last */
+    run_step(&r);
+    CU_ASSERT_EQUAL(out.results[AT].status, REN_OK);
+    ren_test_fault_clear(rt);
+    d.kind = REN_JOB_BARRIER;
+    d.stream = REN_STREAM_COMP_3;
+    d.deliver = REN_DELIVER_NONE;
+    ren_test_hold(rt, REN_STREAM_COMP_3);
+    while (ren_post(rt, &d, NULL) == REN_OK) {
+    }
+    CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_ERR_QUEUE_FULL);
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, release_soon, rt), 0);
+    ren_trainer_destroy(r.t);
+    CU_ASSERT_EQUAL(pthread_join(thread, NULL), 0);
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, REN_TIMEOUT_INFINITE), REN_OK);
+    out.params = net_params(&r.n, &out.count);
+    run_same(reference(&refs, 0), &out);
+    ren_model_destroy(r.n.model);
+    free(r.x);
+    free(r.labels);
+    ren_test_shutdown(rt);
+    free_references(&refs);
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -247,6 +301,7 @@ int main(int argc, char **argv)
         {"test_step_of_a_window_fails_anywhere", test_step_of_a_window_fails_anywhere},
         {"test_trainer_destroyed_with_an_unfinished_step",
          test_trainer_destroyed_with_an_unfinished_step},
+        {"test_trainer_destroyed_behind_a_full_road", test_trainer_destroyed_behind_a_full_road},
     };
     return ren_test_main(argc, argv, "fault/test_step", cases, REN_TEST_COUNT(cases), 300);
 }
