@@ -1020,7 +1020,8 @@ static inline ren_trainer_config ren_trainer_config_default(void)
  * Returns   REN_OK; REN_ERR_SHAPE (loss is not a loss of this model); REN_ERR_UNSUPPORTED (a
  *           regression's target depends on parameters; a loss is added twice; over 64 inputs);
  *           REN_ERR_BUSY (the model has a trainer); REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY;
- *           REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT; the builder's error
+ *           REN_ERR_QUEUE_FULL (the shared road is full: pump, then again); REN_ERR_BAD_STRUCT;
+ *           REN_ERR_INVALID_ARGUMENT; the builder's error
  * Threads   the builder's.   In callbacks  no.
  * Blocks    for planning: a slow call.   Allocates  yes.
  * Lifetime  until ren_trainer_destroy, which must come before ren_model_destroy. */
@@ -1028,7 +1029,10 @@ REN_API ren_status ren_trainer_create(ren_model *m, ren_tensor loss,
                                       const ren_trainer_config *config, ren_trainer **out,
                                       ren_error *err);
 
-/* Wait for the trainer's own steps, then free it. NULL is fine. The model keeps its weights.
+/* Wait for the trainer's own steps, then free it. NULL is fine. The model keeps its weights, unless
+ * a device call broke the newest step off behind its optimizer and the shared road, which finishing
+ * the step takes, is full of completions that nobody pumps: then the model has none any more, and
+ * its calls say so. Pump before.
  * Threads   one.   In callbacks  no.   Blocks  for its steps.   Allocates  frees. */
 REN_API void ren_trainer_destroy(ren_trainer *t);
 
@@ -1174,7 +1178,8 @@ REN_API ren_status ren_infer(ren_model *m, const ren_infer_desc *desc, ren_job *
 /* Do the planning of ren_infer for one output and its full batch now, so that no later call of that
  * many rows has to. For other numbers of rows a first ren_infer does it; plans of the last 8 are
  * kept.
- * Returns   REN_OK; REN_ERR_SHAPE; REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY; the builder's error
+ * Returns   REN_OK; REN_ERR_SHAPE; REN_ERR_NO_MEMORY; REN_ERR_NO_DEVICE_MEMORY; REN_ERR_QUEUE_FULL
+ *           (the shared road is full: pump, then again); the builder's error
  * Threads   the builder's.   In callbacks  no.   Blocks  yes: a slow call.   Allocates  yes. */
 REN_API ren_status ren_infer_prepare(ren_model *m, ren_tensor output, ren_error *err);
 
