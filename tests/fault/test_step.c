@@ -196,6 +196,20 @@ static void test_step_of_a_window_fails_anywhere(void)
     sweep(&spec, 0);
 }
 
+/* Up to step AT, which stays unfinished: its last launch fails, from then on. */
+static void run_to_unfinished_step(run *r, ren_runtime *rt, const run_result *out)
+{
+    while (r->next + 1u < AT) {
+        run_step(r);
+    }
+    uint64_t calls = ren_test_calls(rt, "op_launch");
+    run_step(r);
+    calls = ren_test_calls(rt, "op_launch") - calls;
+    ren_test_fault(rt, "op_launch", calls, REN_ERR_DEVICE, 1); /* the step's last */
+    run_step(r);
+    CU_ASSERT_EQUAL(out->results[AT].status, REN_OK);
+}
+
 /* The trainer goes while its last step is unfinished: the step is finished then, or the weights are
  * not to be had any more. */
 static void test_trainer_destroyed_with_an_unfinished_step(void)
@@ -206,18 +220,9 @@ static void test_trainer_destroyed_with_an_unfinished_step(void)
     refs.spec = step_spec(REN_OPTIMIZER_ADAM, 1, AT + 1u);
     for (int lasts = 0; lasts < 2; lasts++) {
         ren_runtime *rt = run_runtime(&refs.spec);
-        uint64_t calls;
         run r;
         run_begin(&r, rt, &refs.spec, &out);
-        while (r.next + 1u < AT) {
-            run_step(&r);
-        }
-        calls = ren_test_calls(rt, "op_launch");
-        run_step(&r);
-        calls = ren_test_calls(rt, "op_launch") - calls;
-        ren_test_fault(rt, "op_launch", calls, REN_ERR_DEVICE, 1); /* the step's last */
-        run_step(&r);
-        CU_ASSERT_EQUAL(out.results[AT].status, REN_OK);
+        run_to_unfinished_step(&r, rt, &out);
         if (!lasts) {
             ren_test_fault_clear(rt);
         }
@@ -259,18 +264,9 @@ static void test_trainer_destroyed_behind_a_full_road(void)
     ren_runtime *rt = run_runtime(&refs.spec);
     ren_job_desc d = ren_job_desc_default();
     pthread_t thread;
-    uint64_t calls;
     run r;
     run_begin(&r, rt, &refs.spec, &out);
-    while (r.next + 1u < AT) {
-        run_step(&r);
-    }
-    calls = ren_test_calls(rt, "op_launch");
-    run_step(&r);
-    calls = ren_test_calls(rt, "op_launch") - calls;
-    ren_test_fault(rt, "op_launch", calls, REN_ERR_DEVICE, 1); /* the step's last */
-    run_step(&r);
-    CU_ASSERT_EQUAL(out.results[AT].status, REN_OK);
+    run_to_unfinished_step(&r, rt, &out);
     ren_test_fault_clear(rt);
     d.kind = REN_JOB_BARRIER;
     d.stream = REN_STREAM_COMP_3;
