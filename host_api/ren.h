@@ -265,7 +265,8 @@ typedef struct ren_stats {
     uint64_t graph_fallbacks;
     uint64_t events_recorded;     /* by the submitter, between streams and for completion */
     uint64_t events_waited;       /* waits of one stream for another's event */
-    uint64_t batches;             /* groups of jobs that share one completion event */
+    uint64_t batches;             /* groups of jobs that share one completion event; a training
+                                     step has one of its own */
     uint64_t pool_bytes_in_use;   /* live buffers and model memory */
     uint64_t pool_bytes_reserved; /* taken from the device */
     uint64_t pool_bytes_peak;     /* the most that was ever in use */

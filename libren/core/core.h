@@ -99,6 +99,8 @@ typedef struct ren__work {
     const char *name; /* static: what the trace calls it; NULL = "work" */
     uint32_t timed;   /* 1 = it tells the trace itself when its commands ran */
     uint32_t brief;   /* 1 = done soon behind its issue: who completes it is woken beside that */
+    uint32_t alone;   /* 1 = takes long: a batch ends before it and behind it, so it holds up no
+                         job before it, and nothing behind it holds up its own completion */
 } ren__work;
 
 /* As ren_post, with `work` in place of a descriptor's payload. */

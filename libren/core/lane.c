@@ -98,8 +98,8 @@ bool ren__lane_has_credit(ren_runtime *rt, ren__lane *lane, uint32_t commands)
         return false;
     }
     /* A lane that has finished everything takes any job, however small its queue: so whatever is
-     * blocked goes on in the end. */
-    if (lane->open_seq - completed < REN__BATCHES - 1u &&
+     * blocked goes on in the end. A job ends one batch, a work that stands alone two. */
+    if (lane->open_seq - completed < REN__BATCHES - 2u &&
         (lane->commands == done || lane->commands - done + commands <= rt->caps.lane_commands)) {
         return true;
     }

@@ -11,12 +11,16 @@
  *   1. A host thread takes a slot from its road's free list, fills it, makes the slot's word
  *      QUEUED and pushes the slot into the road's ring of the job's class. The word carries
  *      generation, state and final status in 64 bits, so one load tells all three and a stale
- *   handle never matches. 2. The submitter pops the slot. If something it names must happen first,
+ *      handle never matches.
+ *   2. The submitter pops the slot. If something it names must happen first,
  *      it is parked (on the awaited slot, or on a lane without credit); else the submitter moves
  *      the word to ISSUED, which races only with ren_cancel's move to CANCELLED, enqueues the
  *      commands on the job's lane and links the slot into the lane's open batch.
  *   3. When the rings are empty, or the batch is long, the submitter closes the batch: one event
- *      record, and one publication to the lane's completion thread.
+ *      record, and one publication to the lane's completion thread. A training step, which takes
+ *      as long as thousands of small jobs, has a batch of its own: else the host would hear of a
+ *      step only with the next one, if both were posted in the same round, and could post the
+ *      third only when the device has nothing left to do.
  *   4. The completion thread sleeps on the batch's event, then walks the batch: runs HOST
  *      functions, makes the word DONE, hands dependants back to the submitter, and pushes the slot
  *      to its channel (or frees it). A pumped slot is freed after its callback.

@@ -477,6 +477,19 @@ static void link_into_batch(ren_runtime *rt, ren__lane *lane, ren__slot *slot, u
     }
 }
 
+/* Close what somebody waits for. A batch that holds only commands (a step's share of a lane that
+ * the step does not end on) stays open: nobody need wake for it. */
+static void close_all(ren_runtime *rt)
+{
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        ren__lane *lane = &rt->lanes[l];
+        ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
+        if (batch->first || batch->notify_count) {
+            (void)ren__lane_close_batch(rt, lane);
+        }
+    }
+}
+
 /* ------------------------------------------------------------------ works that broke off */
 
 /* A work's issue failed after it had enqueued commands. Its owner may free what they use once the
@@ -530,6 +543,7 @@ static void issue(ren_runtime *rt, ren__slot *slot)
     ren__lane *lane = &rt->lanes[slot->lane];
     uint32_t generation = generation_of(slot);
     uint64_t expected = ren__word_make(generation, REN__SLOT_QUEUED, REN_OK);
+    bool alone = slot->kind == REN__JOB_WORK && slot->as.work.alone;
     ren_status status;
     if (slot->deadline_ns && rt->now_ns > slot->deadline_ns) {
         finish_unissued(rt, slot, REN_ERR_DEADLINE);
@@ -546,6 +560,9 @@ static void issue(ren_runtime *rt, ren__slot *slot)
     if (slot->kind <= REN_JOB_DEVICE || (slot->kind == REN__JOB_WORK && slot->as.work.brief)) {
         ren__lane_announce(rt, lane);
     }
+    if (alone) {
+        close_all(rt);
+    }
     status = ren__issue_commands(rt, lane, slot);
     wake_issue_dependants(rt, slot);
     if (status != REN_OK) {
@@ -560,6 +577,9 @@ static void issue(ren_runtime *rt, ren__slot *slot)
         return;
     }
     link_into_batch(rt, lane, slot, rt->now_ns);
+    if (alone) {
+        close_all(rt);
+    }
 }
 
 static void go(ren_runtime *rt, ren__slot *slot)
@@ -672,19 +692,6 @@ static uint32_t drain_ready(ren_runtime *rt, uint32_t limit)
         n++;
     }
     return n;
-}
-
-/* Close what somebody waits for. A batch that holds only commands (a step's share of a lane that
- * the step does not end on) stays open: nobody need wake for it. */
-static void close_all(ren_runtime *rt)
-{
-    for (uint32_t l = 0; l < rt->lanes_count; l++) {
-        ren__lane *lane = &rt->lanes[l];
-        ren__batch *batch = &lane->batches[lane->open_seq % REN__BATCHES];
-        if (batch->first || batch->notify_count) {
-            (void)ren__lane_close_batch(rt, lane);
-        }
-    }
 }
 
 uint32_t ren__submitter_round(ren_runtime *rt, uint32_t max_jobs)

@@ -525,6 +525,7 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
     post.work.self = step;
     post.work.stream = REN_STREAM_UPDATE;
     post.work.timed = 1;
+    post.work.alone = 1;
     post.work.renew_need = renew_need;
     set_need(step, 0, post.work.need);
     if (step->uses_stage) {

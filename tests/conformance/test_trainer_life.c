@@ -15,6 +15,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -693,6 +694,78 @@ static void test_trainer_create_failures(void)
     }
 }
 
+/* ------------------------------------------------------------------ jobs in the same round */
+
+static ren_status enqueue_at_once(void *user, const ren_device_io *io)
+{
+    (void)user;
+    (void)io;
+    return REN_OK;
+}
+
+static ren_status enqueue_when_told(void *user, const ren_device_io *io)
+{
+    (void)io;
+    while (sem_wait(user)) {
+    }
+    return REN_OK;
+}
+
+static void post_to_update(world *w, ren_status (*enqueue)(void *, const ren_device_io *),
+                           void *user, seen *s)
+{
+    ren_job_desc d = ren_job_desc_default();
+    memset(s, 0, sizeof *s);
+    d.kind = REN_JOB_DEVICE;
+    d.stream = REN_STREAM_UPDATE;
+    d.enqueue = enqueue;
+    d.enqueue_user = user;
+    d.done = on_seen;
+    d.user = s;
+    d.deliver = REN_DELIVER_ANY_THREAD;
+    CU_ASSERT_EQUAL(ren_post(w->rt, &d, NULL), REN_OK);
+}
+
+/* A step and the jobs around it, all submitted in one round: the one before it is reported while
+ * the step is held up, and the step while the one behind it is. */
+static void test_step_completes_alone(void)
+{
+    static seen before, step, behind;
+    ren_runtime_config config = ren_test_config();
+    ren_trainer_config how = sgd(0.05f);
+    uint32_t issued = 0;
+    sem_t told;
+    world w;
+    void *x, *labels;
+    config.host_drives_submitter = 1;
+    open_world(&w, &config, &how, 0);
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        close_world(&w);
+        ren_test_skip("host functions do not run on this device's lanes");
+        return;
+    }
+    CU_ASSERT_EQUAL_FATAL(sem_init(&told, 0, 0), 0);
+    CU_ASSERT_EQUAL_FATAL(ren_input_acquire(w.t, "x", &x, NULL), REN_OK);
+    CU_ASSERT_EQUAL_FATAL(ren_input_acquire(w.t, "labels", &labels, NULL), REN_OK);
+    fill_batch(1, x, labels);
+    ren_test_hold(w.rt, REN_STREAM_TRANS);
+    post_to_update(&w, enqueue_at_once, NULL, &before);
+    CU_ASSERT_EQUAL_FATAL(post(&w, NULL, NULL, &step, NULL), REN_OK);
+    post_to_update(&w, enqueue_when_told, &told, &behind);
+    CU_ASSERT_EQUAL(ren_runtime_tick(w.rt, 0, &issued), REN_OK);
+    CU_ASSERT_EQUAL(issued, 3);
+    await_calls(&before.calls, 1);
+    CU_ASSERT_EQUAL(__atomic_load_n(&step.calls, __ATOMIC_ACQUIRE), 0);
+    ren_test_release(w.rt, REN_STREAM_TRANS);
+    await_calls(&step.calls, 1);
+    CU_ASSERT_EQUAL(step.status, REN_OK);
+    CU_ASSERT_EQUAL(__atomic_load_n(&behind.calls, __ATOMIC_ACQUIRE), 0);
+    CU_ASSERT_EQUAL(sem_post(&told), 0);
+    await_calls(&behind.calls, 1);
+    close_world(&w);
+    CU_ASSERT_EQUAL(sem_destroy(&told), 0);
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -714,6 +787,7 @@ int main(int argc, char **argv)
         {"test_clip_norm", test_clip_norm},
         {"test_steps_do_not_allocate", test_steps_do_not_allocate},
         {"test_trainer_create_failures", test_trainer_create_failures},
+        {"test_step_completes_alone", test_step_completes_alone},
     };
     return ren_test_main(argc, argv, "conformance/test_trainer_life", cases, REN_TEST_COUNT(cases),
                          200);
