@@ -37,7 +37,8 @@ except Exception as error:  # a broken installation raises more than ImportError
 
 RUN_S = 0.3  # aimed at, of one run
 CASES = ("mlp-64x4/256/f16,mlp-64x4/16384/f16,mlp-256x4/1024/f16,lenet28/128/tf32,incep32/32/f16,"
-         "resnet18-cifar/128/f16,vgg11-cifar/128/f16,resnet50-224/64/f16,heads32/32/f16")
+         "incep32/32/tf32,resnet18-cifar/128/f16,vgg11-cifar/128/f16,resnet50-224/64/f16,"
+         "heads32/32/f16")
 PATHS = ("peer-eager", "peer-graph")
 COLUMNS = ("date", "commit", "machine", "driver", "bench", "case", "metric", "unit", "value")
 

@@ -3,8 +3,8 @@
 #
 # Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0; part of `make all`
 #           test-gpu    every suite that can run on the CUDA device; skipped (77) without a GPU
-#           bench-gpu   tests/gpu/bench_device, bench_costs, training steps and plans, and the same
-#                       steps in PyTorch where it is there; rows go to tests/bench/results/
+#           bench-gpu   tests/gpu/bench_device, bench_costs, training steps, plans and inference, and
+#                       the same steps in PyTorch where it is there; rows go to tests/bench/results/
 #           stage       put the packages that a machine without a registry lacks into build/stage;
 #                       there, `make sysroot` unpacks them
 # Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH, of 12.4 or later; cuDNN 9
@@ -149,11 +149,12 @@ bench-gpu:
 	$$at/gpu/bench_costs $(ARGS); \
 	$$at/bench/step_bench --device cuda $$module --autotune 1 $(ARGS); \
 	$$at/bench/plan_bench --device cuda $$module $(ARGS); \
+	$$at/bench/infer_bench --device cuda $$module $(ARGS); \
 	python3 tests/bench/torch_peer.py --cases "$$($$at/bench/step_bench --device cuda --list 1)" \
 	    $(ARGS)
 
 bench-gpu-build: $(B)/libren_cuda.so $(GPU_BENCH) $(B)/tests/bench/step_bench \
-                 $(B)/tests/bench/plan_bench
+                 $(B)/tests/bench/plan_bench $(B)/tests/bench/infer_bench
 
 -include $(CUDA_OBJECTS:.o=.d) $(GPU_HELPERS:.o=.d) $(patsubst $(B)/%,$(B)/obj/%.d,$(GPU_TESTS)) \
          $(GPU_BENCH:$(B)/%=$(B)/obj/%.d)
