@@ -983,6 +983,10 @@ typedef enum ren_precision {
  * they are. MIXED_F16 multiplies the loss's gradient by a scale, which the optimizer takes out
  * again: halved by each skipped step, but not below 1; doubled after 2,000 good steps in a row, but
  * not above 2^24.
+ * Plans: a step is planned once for its batch size and what is frozen, and plan_cache plans are
+ * kept with their graphs. A further one takes the place of the plan unused for longest of those
+ * that no step under way uses; when steps of all are under way, its step is refused with
+ * REN_ERR_QUEUE_FULL.
  */
 typedef struct ren_trainer_config {
     uint32_t struct_size;
@@ -1000,6 +1004,7 @@ typedef struct ren_trainer_config {
     float clip_norm;           /* 0 = no clipping */
     float ema_decay;           /* 0 = no moving average; below 1 */
     uint32_t accumulate_steps; /* steps to an update; 0 = 1 */
+    uint32_t plan_cache;       /* plans kept; 0 = 8, at most 64 */
 } ren_trainer_config;
 
 static inline ren_trainer_config ren_trainer_config_default(void)
@@ -1068,8 +1073,9 @@ static inline ren_step_desc ren_step_desc_default(void)
 
 /* Post one training step: copy the inputs, forward, backward, update. Steps run in the order
  * posted.
- * Returns   REN_OK; REN_ERR_QUEUE_FULL (8 steps are under way, or the shared road is full; nothing
- *           kept, retry after ren_pump); REN_ERR_NAME (unknown, missing or doubled input);
+ * Returns   REN_OK; REN_ERR_QUEUE_FULL (8 steps are under way, or the shared road is full, or there
+ *           is no room for another plan, see plan_cache; nothing kept, retry after ren_pump);
+ *           REN_ERR_NAME (unknown, missing or doubled input);
  *           REN_ERR_SHAPE (bytes or batch wrong); REN_ERR_BUSY (data = NULL without an acquired
  *           slot); and as ren_post
  * Threads   one at a time per trainer.   In callbacks  yes.   Blocks  no.   Allocates  no. */

@@ -6,7 +6,8 @@
  *           is a post.
  * Threads   create and destroy: the builder's. ren__trainer_plan: the thread that posts steps.
  * Memory    one region of device memory, one pinned block, and what plans take. A plan per batch
- *           size is kept, up to REN__STEP_PLANS; the one unused for longest goes first.
+ *           size and set of frozen parameters is kept, up to the host's plan_cache; the one unused
+ *           for longest goes first, unless a step under way uses it.
  *
  * A plan is a forward and a backward pass, see diff.h, and an update, see update.h. Where steps
  * accumulate there are three for each batch size, told apart by the place of a step in its window.
@@ -198,7 +199,7 @@ ren_status ren__trainer_plan(ren_trainer *t, uint32_t batch, ren__step_plan **ou
 {
     ren__step_plan *victim = NULL;
     look_at_frozen(t);
-    for (uint32_t i = 0; i < REN__STEP_PLANS; i++) {
+    for (uint32_t i = 0; i < t->plan_count; i++) {
         ren__step_plan *sp = &t->plans[i];
         if (sp->batch == batch && sp->counted == t->counts_wanted &&
             (t->param_count == 0 || memcmp(sp->frozen, t->frozen, t->param_count) == 0)) {
@@ -328,10 +329,11 @@ static ren_status take_host_memory(ren_trainer *t, ren_error *err)
     t->staged = ren__host_calloc(a, pairs, sizeof t->staged[0]);
     t->stage_copies = ren__host_calloc(a, pairs, sizeof t->stage_copies[0]);
     t->frozen = ren__host_calloc(a, t->param_count, 1);
+    t->plans = ren__host_calloc(a, t->plan_count, sizeof t->plans[0]);
     t->pinned_bytes = REN__ALIGN + REN__STEPS * (block + t->stage_bytes);
-    ren_status status = t->sources && t->staged && t->stage_copies && (t->frozen || !t->param_count)
-                            ? REN_OK
-                            : REN_ERR_NO_MEMORY;
+    uint32_t all =
+        t->sources && t->staged && t->stage_copies && t->plans && (t->frozen || !t->param_count);
+    ren_status status = all ? REN_OK : REN_ERR_NO_MEMORY;
     if (status == REN_OK) {
         status = pinned_alloc(t, t->pinned_bytes, &pinned);
         t->pinned = pinned;
@@ -495,7 +497,7 @@ static void free_trainer(ren_trainer *t)
     const ren__device_api *api = ren__runtime_api(t->rt);
     ren__device *dev = ren__runtime_device(t->rt);
     size_t pairs = (size_t)REN__STEPS * t->input_count;
-    for (uint32_t i = 0; i < REN__STEP_PLANS; i++) {
+    for (uint32_t i = 0; t->plans && i < t->plan_count; i++) {
         drop_plan(t, &t->plans[i]);
     }
     for (uint32_t p = 0; p < REN__INPUT_SLOTS; p++) {
@@ -513,6 +515,7 @@ static void free_trainer(ren_trainer *t)
         pinned_free(t, t->pinned, t->pinned_bytes);
     }
     ren__region_free(t->rt, &t->region);
+    ren__host_free(a, t->plans, t->plan_count, sizeof t->plans[0]);
     ren__host_free(a, t->frozen, t->param_count, 1);
     ren__host_free(a, t->stage_copies, pairs, sizeof t->stage_copies[0]);
     ren__host_free(a, t->staged, pairs, sizeof t->staged[0]);
@@ -590,6 +593,7 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
     t->first_scale = t->dynamic_scale ? config->loss_scale : 1.0f;
     t->averages = config->ema_decay > 0.0f;
     t->window = config->accumulate_steps ? config->accumulate_steps : 1;
+    t->plan_count = config->plan_cache ? config->plan_cache : REN__STEP_PLANS;
     t->next_index = 1;
     set_scalars(t, config);
     ren_status status = fill_trainer(t, err);
@@ -664,7 +668,7 @@ void ren__trainer_destroy(ren_trainer *t)
             ren__chain_help(&m->chain, (ren_job){0});
         }
     }
-    for (uint32_t i = 0; i < REN__STEP_PLANS; i++) {
+    for (uint32_t i = 0; i < t->plan_count; i++) {
         /* acquire: pairs with finish and with ren__model_rejoin. */
         if (atomic_load_explicit(&t->plans[i].in_flight, memory_order_acquire) != 0) {
             ren__model_settle(m); /* no step is under way: an unfinished one holds the plan */

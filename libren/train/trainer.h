@@ -10,6 +10,9 @@
 
 #include "model.h"
 
+#define REN__STEP_PLANS     8u  /* plan_cache unless the host says otherwise */
+#define REN__MAX_STEP_PLANS 64u /* and the most that it may say */
+
 ren_status ren__trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_config *config,
                                ren_trainer **out, ren_error *err);
 void ren__trainer_destroy(ren_trainer *t);

@@ -19,7 +19,6 @@
 
 #define REN__STEPS       8u  /* steps under way at most */
 #define REN__NOTICES     32u /* notifications under way at most; beyond it, finish tells */
-#define REN__STEP_PLANS  8u  /* batch sizes whose plans are kept */
 #define REN__MAX_INPUTS  64u /* of one trainer: a bit each */
 #define REN__INPUT_SLOTS 2u  /* A and B */
 #define REN__STEP_PHASES 3u  /* first, middle and last of a window */
@@ -137,9 +136,10 @@ struct ren_trainer {
 
     ren__step steps[REN__STEPS];
     ren__step_notice notices[REN__NOTICES];
-    uint32_t notice_next; /* [sub] */
-    ren__step_plan plans[REN__STEP_PLANS];
-    const void **sources; /* block behind the steps' arrays */
+    uint32_t notice_next;  /* [sub] */
+    ren__step_plan *plans; /* [set] the array */
+    uint32_t plan_count;   /* [set] */
+    const void **sources;  /* block behind the steps' arrays */
     uint32_t *staged;
     ren__stage_copy *stage_copies;
 

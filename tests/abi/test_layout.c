@@ -262,7 +262,7 @@ static void test_layout_training(void)
     if (!is_lp64()) {
         return;
     }
-    SIZE(ren_trainer_config, 60);
+    SIZE(ren_trainer_config, 64);
     AT(ren_trainer_config, struct_size, 0);
     AT(ren_trainer_config, optimizer, 4);
     AT(ren_trainer_config, learning_rate, 8);
@@ -278,6 +278,7 @@ static void test_layout_training(void)
     AT(ren_trainer_config, clip_norm, 48);
     AT(ren_trainer_config, ema_decay, 52);
     AT(ren_trainer_config, accumulate_steps, 56);
+    AT(ren_trainer_config, plan_cache, 60);
 
     SIZE(ren_binding, 24);
     AT(ren_binding, input, 0);

@@ -54,6 +54,7 @@ void run_begin(run *r, ren_runtime *rt, const run_spec *spec, run_result *out)
     how.optimizer = spec->optimizer;
     how.learning_rate = spec->optimizer == REN_OPTIMIZER_SGD ? 0.02f : 0.002f;
     how.momentum = 0.9f;
+    how.plan_cache = spec->plan_cache;
     if (spec->window) {
         how.accumulate_steps = spec->window;
         how.clip_norm = 1.0f;
