@@ -991,11 +991,11 @@ typedef enum ren_precision {
 typedef struct ren_trainer_config {
     uint32_t struct_size;
     ren_optimizer optimizer;
-    float learning_rate;
+    float learning_rate; /* no scalar may be negative */
     float momentum;
     uint32_t nesterov;
-    float beta1;
-    float beta2;
+    float beta1; /* below 1 */
+    float beta2; /* below 1 */
     float eps;
     float weight_decay;
     float lars_eta;
@@ -1094,9 +1094,10 @@ typedef enum ren_scalar {
 } ren_scalar;
 
 /* Change an optimizer scalar from the next posted step on.
- * Returns   REN_OK; REN_ERR_INVALID_ARGUMENT (no such scalar, or value not finite);
- *           REN_ERR_UNSUPPORTED (what the trainer was made without: CLIP_NORM other than 0 when
- *           config.clip_norm was 0, EMA_DECAY when config.ema_decay was 0); REN_ERR_FORKED
+ * Returns   REN_OK; REN_ERR_INVALID_ARGUMENT (no such scalar; value not finite, negative, or not
+ *           below 1 where it is a beta or EMA_DECAY); REN_ERR_UNSUPPORTED (what the trainer was
+ *           made without: CLIP_NORM other than 0 when config.clip_norm was 0, EMA_DECAY when
+ *           config.ema_decay was 0); REN_ERR_FORKED
  * Threads   the one that posts steps.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value);
 

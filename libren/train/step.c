@@ -616,31 +616,21 @@ void ren__trainer_set_sync(ren_trainer *t, uint32_t sync)
 
 ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float value)
 {
-    float *const places[] = {
-        [REN_SCALAR_LEARNING_RATE] = &t->scalars.learning_rate,
-        [REN_SCALAR_MOMENTUM] = &t->scalars.momentum,
-        [REN_SCALAR_BETA1] = &t->scalars.beta1,
-        [REN_SCALAR_BETA2] = &t->scalars.beta2,
-        [REN_SCALAR_EPS] = &t->scalars.eps,
-        [REN_SCALAR_WEIGHT_DECAY] = &t->scalars.weight_decay,
-        [REN_SCALAR_LARS_ETA] = &t->scalars.lars_eta,
-        [REN_SCALAR_CLIP_NORM] = &t->scalars.clip_norm,
-        [REN_SCALAR_EMA_DECAY] = &t->scalars.ema_decay,
-    };
-    if ((uint32_t)scalar >= sizeof places / sizeof places[0] || !isfinite(value)) {
-        return REN_ERR_INVALID_ARGUMENT;
+    ren__control changed = t->scalars;
+    ren_error err;
+    if (ren__scalar_put(&changed, scalar, value, &err) != REN_OK) {
+        return ren__runtime_refuse(t->rt, err.status, "ren_trainer_set_scalar: %s", err.text);
     }
     if (ren__runtime_status(t->rt, NULL) == REN_ERR_FORKED) {
         return REN_ERR_FORKED;
     }
     if ((scalar == REN_SCALAR_CLIP_NORM && !t->clips && value != 0.0f) ||
         (scalar == REN_SCALAR_EMA_DECAY && !t->averages)) {
-        ren__runtime_log(t->rt, REN_LOG_ERROR,
-                         "ren_trainer_set_scalar: the trainer was made without %s",
-                         scalar == REN_SCALAR_EMA_DECAY ? "a moving average" : "clipping");
-        return REN_ERR_UNSUPPORTED;
+        return ren__runtime_refuse(
+            t->rt, REN_ERR_UNSUPPORTED, "ren_trainer_set_scalar: the trainer was made without %s",
+            scalar == REN_SCALAR_EMA_DECAY ? "a moving average" : "clipping");
     }
-    *places[scalar] = value;
+    t->scalars = changed;
     return REN_OK;
 }
 

@@ -16,7 +16,6 @@
  */
 #include "trainer_state.h"
 
-#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 
@@ -440,57 +439,6 @@ static ren_status run_setup(ren_trainer *t, ren_error *err)
 
 /* ------------------------------------------------------------------ life */
 
-static ren_status check_scalars(const ren_trainer_config *c, ren_error *err)
-{
-    const struct {
-        const char *name;
-        float value;
-    } scalars[] = {{"learning_rate", c->learning_rate},
-                   {"momentum", c->momentum},
-                   {"beta1", c->beta1},
-                   {"beta2", c->beta2},
-                   {"eps", c->eps},
-                   {"weight_decay", c->weight_decay},
-                   {"lars_eta", c->lars_eta},
-                   {"loss_scale", c->loss_scale},
-                   {"clip_norm", c->clip_norm},
-                   {"ema_decay", c->ema_decay}};
-    for (uint32_t i = 0; i < sizeof scalars / sizeof scalars[0]; i++) {
-        if (!isfinite(scalars[i].value)) {
-            return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "%s is not finite", scalars[i].name);
-        }
-    }
-    if (c->clip_norm < 0.0f) {
-        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "clip_norm is negative");
-    }
-    if (c->precision == REN_PRECISION_MIXED_F16 &&
-        !(c->loss_scale >= 1.0f && c->loss_scale <= 16777216.0f)) {
-        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "loss_scale %g is not in [1, 2^24]",
-                         (double)c->loss_scale);
-    }
-    if (c->ema_decay < 0.0f || c->ema_decay >= 1.0f) {
-        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "ema_decay %g is not in [0, 1)",
-                         (double)c->ema_decay);
-    }
-    return REN_OK;
-}
-
-static void set_scalars(ren_trainer *t, const ren_trainer_config *c)
-{
-    t->scalars.seed = t->model->seed;
-    t->scalars.learning_rate = c->learning_rate;
-    t->scalars.momentum = c->momentum;
-    t->scalars.beta1 = c->beta1;
-    t->scalars.beta2 = c->beta2;
-    t->scalars.eps = c->eps;
-    t->scalars.weight_decay = c->weight_decay;
-    t->scalars.lars_eta = c->lars_eta;
-    t->scalars.clip_norm = c->clip_norm;
-    t->scalars.ema_decay = c->ema_decay;
-    t->scalars.grad_divisor = 1.0f;
-    t->scalars.nesterov = c->nesterov ? 1 : 0;
-}
-
 static void free_trainer(ren_trainer *t)
 {
     const ren__host_allocator *a = t->model->allocator;
@@ -560,7 +508,7 @@ static ren_status fill_trainer(ren_trainer *t, ren_error *err)
 
 /* The model's lock is held. */
 static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer_config *config,
-                                ren_trainer **out, ren_error *err)
+                                const ren__control *scalars, ren_trainer **out, ren_error *err)
 {
     uint32_t node = ren__model_node_of(m, loss);
     if (m->status != REN_OK) {
@@ -595,7 +543,8 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
     t->window = config->accumulate_steps ? config->accumulate_steps : 1;
     t->plan_count = config->plan_cache ? config->plan_cache : REN__STEP_PLANS;
     t->next_index = 1;
-    set_scalars(t, config);
+    t->scalars = *scalars;
+    t->scalars.seed = m->seed;
     ren_status status = fill_trainer(t, err);
     if (status != REN_OK) {
         free_trainer(t);
@@ -614,12 +563,14 @@ ren_status ren__trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_
     if (status != REN_OK) {
         return REN__FAIL(err, status, "a trainer cannot be made here");
     }
-    status = check_scalars(config, err);
+    ren__control scalars;
+    memset(&scalars, 0, sizeof scalars);
+    status = ren__scalars_take(&scalars, config, err);
     if (status != REN_OK) {
         return status;
     }
     pthread_mutex_lock(&m->lock);
-    status = create_locked(m, loss, config, out, err);
+    status = create_locked(m, loss, config, &scalars, out, err);
     pthread_mutex_unlock(&m->lock);
     return status;
 }

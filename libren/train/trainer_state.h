@@ -167,4 +167,10 @@ struct ren_trainer {
  * slow. */
 ren_status ren__trainer_plan(ren_trainer *t, uint32_t batch, ren__step_plan **out, ren_error *err);
 
+/* scalars.c: one scalar, or all of a configuration, into a control block; a value out of its range
+ * changes nothing. */
+ren_status ren__scalar_put(ren__control *control, ren_scalar scalar, float value, ren_error *err);
+ren_status ren__scalars_take(ren__control *control, const ren_trainer_config *config,
+                             ren_error *err);
+
 #endif

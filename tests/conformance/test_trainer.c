@@ -645,6 +645,59 @@ static float *params_after(uint32_t steps, size_t *count)
     return params;
 }
 
+/* A value outside its scalar's range is refused, whichever way it comes in, and changes nothing. */
+static void test_scalar_ranges(void)
+{
+    static const struct {
+        ren_scalar scalar;
+        size_t at; /* in the configuration */
+        float wrong;
+        const char *text;
+    } cases[] = {
+        {REN_SCALAR_LEARNING_RATE, offsetof(ren_trainer_config, learning_rate), -0.1f,
+         "learning_rate -0.1 is negative"},
+        {REN_SCALAR_MOMENTUM, offsetof(ren_trainer_config, momentum), -1.0f,
+         "momentum -1 is negative"},
+        {REN_SCALAR_BETA1, offsetof(ren_trainer_config, beta1), 1.0f, "beta1 1 is not in [0, 1)"},
+        {REN_SCALAR_BETA2, offsetof(ren_trainer_config, beta2), 2.0f, "beta2 2 is not in [0, 1)"},
+        {REN_SCALAR_EPS, offsetof(ren_trainer_config, eps), -1e-8f, "eps -1e-08 is negative"},
+        {REN_SCALAR_WEIGHT_DECAY, offsetof(ren_trainer_config, weight_decay), -1.0f,
+         "weight_decay -1 is negative"},
+        {REN_SCALAR_LARS_ETA, offsetof(ren_trainer_config, lars_eta), INFINITY,
+         "lars_eta is not finite"},
+        {REN_SCALAR_CLIP_NORM, offsetof(ren_trainer_config, clip_norm), -2.0f,
+         "clip_norm -2 is negative"},
+        {REN_SCALAR_EMA_DECAY, offsetof(ren_trainer_config, ema_decay), 1.0f,
+         "ema_decay 1 is not in [0, 1)"},
+    };
+    ren_trainer_config how = sgd(0.05f);
+    how.clip_norm = 1000.0f;
+    how.ema_decay = 0.5f;
+    for (size_t i = 0; i < REN_TEST_COUNT(cases); i++) {
+        ren_trainer_config wrong = how;
+        float losses[2];
+        ren_error err;
+        world w;
+        memcpy((unsigned char *)&wrong + cases[i].at, &cases[i].wrong, sizeof(float));
+        memset(&w, 0, sizeof w);
+        w.rt = ren_test_runtime(NULL);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(w.rt);
+        net_build(&w.n, w.rt, NET_MLP, BATCH, 11);
+        CU_ASSERT_EQUAL(ren_trainer_create(w.n.model, w.n.loss, &wrong, &w.t, &err),
+                        REN_ERR_INVALID_ARGUMENT);
+        CU_ASSERT_STRING_EQUAL(err.text, cases[i].text);
+        CU_ASSERT_EQUAL_FATAL(ren_trainer_create(w.n.model, w.n.loss, &how, &w.t, &err), REN_OK);
+        for (uint32_t run = 0; run < 2; run++) {
+            (void)loss_of(&w, 1);
+            CU_ASSERT_EQUAL(ren_trainer_set_scalar(w.t, cases[i].scalar, cases[i].wrong),
+                            REN_ERR_INVALID_ARGUMENT);
+            losses[run] = loss_of(&w, 1);
+        }
+        CU_ASSERT(losses[1] < losses[0]);
+        close_world(&w);
+    }
+}
+
 /* Promise 5: a scalar takes effect at the next posted step, also while the one before has not
  * begun. With rate 0 from the second step on, two steps leave the weights of one. Taking scalars
  * at issue or on the device would give the first step the new rate. */
@@ -750,6 +803,7 @@ int main(int argc, char **argv)
         {"test_input_slot_reuse", test_input_slot_reuse},
         {"test_step_short_batches", test_step_short_batches},
         {"test_scalar_next_step", test_scalar_next_step},
+        {"test_scalar_ranges", test_scalar_ranges},
         {"test_dropout_masks", test_dropout_masks},
     };
     return ren_test_main(argc, argv, "conformance/test_trainer", cases, REN_TEST_COUNT(cases), 120);
