@@ -86,7 +86,7 @@ enum {
     REN_ERR_DEADLINE = -13,    /* completion: deadline_ns passed before the job was issued */
     REN_ERR_TIMEOUT = -14,     /* completion: aborted before the device answered */
     REN_ERR_ABORTED = -15,     /* completion: ren_runtime_abort before the job was issued */
-    REN_ERR_NO_DEVICE = -16,   /* no such device, or its driver or module cannot be used */
+    REN_ERR_NO_DEVICE = -16,   /* the device's module or driver is missing or cannot be used */
     REN_ERR_DEVICE = -17,      /* a device call failed; the device still works */
     REN_ERR_DEVICE_LOST = -18, /* sticky: the device will not work again in this runtime */
     REN_ERR_THREAD = -19,      /* a thread could not be started */
@@ -96,7 +96,9 @@ enum {
     REN_ERR_IO = -23,          /* the file could not be opened, read or written */
     REN_ERR_FORMAT = -24,      /* the file is not what it should be; the text says where */
     REN_ERR_CALLBACK = -25,    /* completion: the host's enqueue function returned an error */
-    REN_ERR_INTERNAL = -26     /* a fault of libren's own; please report it */
+    REN_ERR_INTERNAL = -26,    /* a fault of libren's own; please report it */
+    REN_ERR_DRIVER_TOO_OLD = -27, /* the driver is older than the CUDA module needs */
+    REN_ERR_NO_GPU = -28          /* the driver works, but there is no GPU that can be used */
 };
 
 /* What went wrong, in words. Filled by slow calls when `err` is not NULL; untouched on REN_OK. */
@@ -304,8 +306,10 @@ static inline ren_stats ren_stats_default(void)
  * out_runtime  out, NULL after an error
  * err          out, may be NULL
  * Returns   REN_OK; REN_ERR_BAD_STRUCT; REN_ERR_INVALID_ARGUMENT (the text names the member);
- *           REN_ERR_NO_DEVICE (the text says why); REN_ERR_NO_MEMORY; REN_ERR_THREAD;
- *           REN_ERR_DEVICE
+ *           REN_ERR_NO_DEVICE, REN_ERR_DRIVER_TOO_OLD, REN_ERR_NO_GPU (the text says why; not
+ *           for REN_DEVICE_AUTO, which then takes the CPU and logs it); REN_ERR_NO_MEMORY;
+ *           REN_ERR_NO_DEVICE_MEMORY; REN_ERR_THREAD; REN_ERR_DEVICE; REN_ERR_DEVICE_LOST after
+ *           a fault that CUDA does not forgive this process
  * Threads   any.   In callbacks  yes.   Blocks  for the device's start-up.   Allocates  yes.
  * Lifetime  until ren_runtime_destroy or ren_runtime_shutdown returns REN_OK. */
 REN_API ren_status ren_runtime_create(const ren_runtime_config *config, ren_runtime **out_runtime,

@@ -46,7 +46,7 @@ static const status_row rows[] = {
     ROW(REN_ERR_DEADLINE, "the deadline passed before the job was issued; it did not run"),
     ROW(REN_ERR_TIMEOUT, "aborted before the device answered"),
     ROW(REN_ERR_ABORTED, "aborted before the job was issued; it did not run"),
-    ROW(REN_ERR_NO_DEVICE, "there is no such device, or its driver or module cannot be used"),
+    ROW(REN_ERR_NO_DEVICE, "the device's module or driver is missing or cannot be used"),
     ROW(REN_ERR_DEVICE, "a device call failed; the device still works"),
     ROW(REN_ERR_DEVICE_LOST, "the device will not work again in this runtime; make a new one"),
     ROW(REN_ERR_THREAD, "a thread could not be started"),
@@ -57,6 +57,8 @@ static const status_row rows[] = {
     ROW(REN_ERR_FORMAT, "the file is damaged or not of this format"),
     ROW(REN_ERR_CALLBACK, "the host's enqueue function returned an error"),
     ROW(REN_ERR_INTERNAL, "a fault of libren's own; please report it"),
+    ROW(REN_ERR_DRIVER_TOO_OLD, "the driver is older than the CUDA module needs"),
+    ROW(REN_ERR_NO_GPU, "the driver works, but there is no GPU that can be used"),
 };
 
 static const status_row *find(ren_status status)

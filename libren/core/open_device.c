@@ -63,11 +63,18 @@ static ren_status load_cuda(ren_runtime *rt, const ren__device_api **out, ren_er
             reason ? reason : path);
     }
     symbol.ptr = dlsym(rt->module, REN__DEVICE_MODULE_SYMBOL);
-    *out = symbol.ptr ? symbol.fn(REN__DEVICE_ABI) : NULL;
+    if (!symbol.ptr) {
+        return REN__FAIL(err, REN_ERR_NO_DEVICE,
+                         "%.120s is not a device module: it has no function %s", path,
+                         REN__DEVICE_MODULE_SYMBOL);
+    }
+    *out = symbol.fn(REN__DEVICE_ABI);
     if (!*out || (*out)->abi != REN__DEVICE_ABI ||
         (*out)->struct_size != (uint32_t)sizeof(ren__device_api)) {
         return REN__FAIL(err, REN_ERR_NO_DEVICE,
-                         "%.160s is not a device module of this version of libren", path);
+                         "%.120s is a device module of another version of libren: this one's "
+                         "tables have the number %u",
+                         path, REN__DEVICE_ABI);
     }
     return REN_OK;
 }
@@ -116,13 +123,17 @@ ren_status ren__device_select(ren_runtime *rt, ren_error *err)
             return REN_OK;
         }
         if (rt->config.device == REN_DEVICE_CUDA) {
-            return REN__FAIL(err, status, "%s", reason.text);
+            if (err) {
+                *err = reason; /* with the back end's code, file and line */
+                err->status = status;
+            }
+            return status;
         }
         ren__runtime_log(rt, REN_LOG_INFO, "using the CPU: %s", reason.text);
         rt->config.device_index = 0;
     }
     if (rt->config.device_index != 0) {
-        return REN__FAIL(err, REN_ERR_NO_DEVICE,
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT,
                          "there is one CPU device: config.device_index must be 0, not %u",
                          rt->config.device_index);
     }

@@ -349,6 +349,8 @@ static void test_values_status(void)
     VALUE(REN_ERR_FORMAT, -24);
     VALUE(REN_ERR_CALLBACK, -25);
     VALUE(REN_ERR_INTERNAL, -26);
+    VALUE(REN_ERR_DRIVER_TOO_OLD, -27);
+    VALUE(REN_ERR_NO_GPU, -28);
 }
 
 static void test_values_constants(void)

@@ -57,6 +57,13 @@ typedef struct bench_flag {
 void bench_init(bench *b, int argc, char **argv, const char *name, const bench_flag *own,
                 size_t own_count);
 
+/* What ren_runtime_create returns where there is no CUDA device to measure. */
+static inline bool bench_is_no_gpu(ren_status status)
+{
+    return status == REN_ERR_NO_DEVICE || status == REN_ERR_DRIVER_TOO_OLD ||
+           status == REN_ERR_NO_GPU;
+}
+
 uint64_t bench_now_ns(void);
 
 /* Of n > 0 values, in any order; the array is sorted. `share` of 0.99 gives p99 (nearest rank). */

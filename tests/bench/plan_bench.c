@@ -83,7 +83,7 @@ static bool open_training(training *x, const bench_model_case *of, uint32_t grap
     config.disable_graphs = !graphs;
     config.seed = 1;
     ren_status status = ren_runtime_create(&config, &x->rt, &err);
-    if (status == REN_ERR_NO_DEVICE) {
+    if (bench_is_no_gpu(status)) {
         printf("plan_bench: skipped: %s\n", err.text);
         return false;
     }

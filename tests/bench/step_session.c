@@ -58,7 +58,7 @@ static void must(const step_session *s, ren_status status, const char *what)
 
 static bool is_missing(ren_status status)
 {
-    return status == REN_ERR_UNSUPPORTED || status == REN_ERR_NO_DEVICE ||
+    return status == REN_ERR_UNSUPPORTED || bench_is_no_gpu(status) ||
            status == REN_ERR_NO_DEVICE_MEMORY;
 }
 

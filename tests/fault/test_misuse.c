@@ -200,8 +200,8 @@ static void test_create_every_bad_member(void)
     CONFIG(c.cpu_threads = UINT32_MAX, BAD);
     CONFIG(c.max_buffers = 65537, BAD);
     CONFIG(c.max_buffers = UINT32_MAX, BAD);
-    CONFIG((c.device = REN_DEVICE_CPU, c.device_index = 1), REN_ERR_NO_DEVICE);
-    CONFIG((c.device = REN_DEVICE_CPU, c.device_index = UINT32_MAX), REN_ERR_NO_DEVICE);
+    CONFIG((c.device = REN_DEVICE_CPU, c.device_index = 1), REN_ERR_INVALID_ARGUMENT);
+    CONFIG((c.device = REN_DEVICE_CPU, c.device_index = UINT32_MAX), REN_ERR_INVALID_ARGUMENT);
     CONFIG((c.device = REN_DEVICE_CUDA, c.module_path = "/nowhere"), REN_ERR_NO_DEVICE);
     CONFIG((c.device = REN_DEVICE_CUDA, c.module_path = ""), REN_ERR_NO_DEVICE);
     CONFIG((c.allocator = &a), REN_ERR_NO_MEMORY);

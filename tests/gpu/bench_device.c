@@ -434,7 +434,7 @@ int main(int argc, char **argv)
     status = ren_runtime_create(&config, &rt, &err);
     if (status != REN_OK) {
         (void)printf("skipped: %s\n", err.text);
-        return status == REN_ERR_NO_DEVICE ? 77 : 1;
+        return bench_is_no_gpu(status) ? 77 : 1;
     }
     check((int)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     check(spin_load(), "spin_load");

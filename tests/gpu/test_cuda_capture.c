@@ -152,7 +152,7 @@ static int have_gpu(void)
         return 0;
     }
     ren_status status = ren_runtime_create(&config, &rt, &err);
-    if (status == REN_ERR_NO_DEVICE) {
+    if (ren_test_no_gpu(status)) {
         ren_test_skip(err.text);
         return 0;
     }

@@ -38,7 +38,7 @@ static ren_runtime *cuda_runtime(const ren_runtime_config *config)
     ren_runtime *rt = NULL;
     static ren_error err;
     ren_status status = ren_runtime_create(config, &rt, &err);
-    if (status == REN_ERR_NO_DEVICE) {
+    if (ren_test_no_gpu(status)) {
         ren_test_skip(err.text);
         return NULL;
     }

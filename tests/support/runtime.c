@@ -37,6 +37,12 @@ ren_runtime *ren_test_runtime(const ren_runtime_config *config)
     return rt;
 }
 
+int ren_test_no_gpu(ren_status status)
+{
+    return status == REN_ERR_NO_DEVICE || status == REN_ERR_DRIVER_TOO_OLD ||
+           status == REN_ERR_NO_GPU;
+}
+
 void ren_test_shutdown(ren_runtime *rt)
 {
     ren_status status = ren_runtime_shutdown(rt, UINT64_C(20000000000));

@@ -17,6 +17,9 @@ ren_runtime_config ren_test_config(void);
 /* NULL after a failed CUnit assertion that prints the text. `config` NULL = ren_test_config(). */
 ren_runtime *ren_test_runtime(const ren_runtime_config *config);
 
+/* 1 for what ren_runtime_create returns where there is no CUDA device to test. */
+int ren_test_no_gpu(ren_status status);
+
 /* Shut down and assert that it worked. */
 void ren_test_shutdown(ren_runtime *rt);
 

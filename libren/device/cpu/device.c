@@ -245,7 +245,9 @@ static ren_status cpu_open(const ren__device_config *config, const ren__host_ser
 {
     *out = NULL;
     if (config->device_index != 0) {
-        return REN__CPU_FAIL(err, REN_ERR_NO_DEVICE, "there is one cpu device, number 0");
+        return REN__CPU_FAIL(err, REN_ERR_INVALID_ARGUMENT,
+                             "device_index is %u; there is one CPU device, number 0",
+                             config->device_index);
     }
     if (config->lanes < 1 || config->lanes > REN__LANES) {
         return REN__CPU_FAIL(err, REN_ERR_INVALID_ARGUMENT, "lanes must be 1 to %u", REN__LANES);

@@ -74,8 +74,8 @@ static ren_status fetch(const char *name, void *out_function, ren_error *err)
     cudaError_t code = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found);
 #endif
     if (code != cudaSuccess || found != cudaDriverEntryPointSuccess || !address) {
-        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
-                               "the NVIDIA driver has no function %s", name);
+        return ren__cuda_error(err, REN_ERR_DRIVER_TOO_OLD, (int32_t)code, __FILE__, __LINE__,
+                               "the NVIDIA driver is too old: it has no function %s", name);
     }
     memcpy(out_function, &address, sizeof address);
     return REN_OK;
@@ -106,42 +106,6 @@ static ren_status fetch_all(ren__cuda_driver *driver, ren_error *err)
     return REN_OK;
 }
 
-/* Is there a driver, is it new enough, does it see GPUs? */
-static ren_status look_for_driver(int *out_count, ren_error *err)
-{
-    int driver = 0;
-    int runtime = CUDART_VERSION;
-    int needed;
-    cudaError_t code = cudaDriverGetVersion(&driver);
-    if (code != cudaSuccess || driver == 0) {
-        (void)cudaGetLastError();
-        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
-                               "no NVIDIA driver: libcuda.so.1 is not installed or does not load");
-    }
-    (void)cudaRuntimeGetVersion(&runtime);
-    needed = runtime / 1000 * 1000; /* any driver of the same major version serves */
-    if (driver < needed) {
-        return ren__cuda_error(err, REN_ERR_NO_DEVICE, driver, __FILE__, __LINE__,
-                               "the NVIDIA driver is too old: it supports CUDA %d.%d, this module "
-                               "needs %d.%d or later",
-                               driver / 1000, driver % 1000 / 10, needed / 1000,
-                               needed % 1000 / 10);
-    }
-    code = cudaGetDeviceCount(out_count);
-    if (code == cudaErrorNoDevice || (code == cudaSuccess && *out_count == 0)) {
-        (void)cudaGetLastError();
-        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
-                               "the NVIDIA driver sees no GPU");
-    }
-    if (code != cudaSuccess) {
-        (void)cudaGetLastError();
-        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
-                               "the NVIDIA driver does not start: %s (CUDA error %d)",
-                               cudaGetErrorString(code), (int)code);
-    }
-    return REN_OK;
-}
-
 /* Settles dev->context and dev->ordinal. */
 static ren_status choose_context(ren__device *dev, const ren__device_config *config, int count,
                                  ren_error *err)
@@ -152,8 +116,10 @@ static ren_status choose_context(ren__device *dev, const ren__device_config *con
         dev->context = (CUcontext)config->cuda_context;
         code = dev->driver.ctx_push(dev->context);
         if (code != CUDA_SUCCESS) {
-            return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)code, __FILE__, __LINE__,
-                                   "cuda.context is not a CUDA context that can be made current");
+            return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, (int32_t)code, __FILE__, __LINE__,
+                                   "cuda.context is not a CUDA context that can be made current "
+                                   "(CUDA error %d)",
+                                   (int)code);
         }
         code = dev->driver.ctx_get_device(&dev->ordinal);
         (void)dev->driver.ctx_pop(&popped);
@@ -166,10 +132,10 @@ static ren_status choose_context(ren__device *dev, const ren__device_config *con
         return REN_OK;
     }
     if (config->device_index >= (uint32_t)count) {
-        return ren__cuda_error(err, REN_ERR_NO_DEVICE, (int32_t)cudaErrorInvalidDevice, __FILE__,
-                               __LINE__, "device_index is %u, but there %s %d CUDA device%s",
-                               config->device_index, count == 1 ? "is" : "are", count,
-                               count == 1 ? "" : "s");
+        return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, (int32_t)cudaErrorInvalidDevice,
+                               __FILE__, __LINE__,
+                               "device_index is %u; the CUDA devices here are numbered 0 to %d",
+                               config->device_index, count - 1);
     }
     code = dev->driver.device_get(&dev->ordinal, (int)config->device_index);
     if (code == CUDA_SUCCESS) {
@@ -178,12 +144,12 @@ static ren_status choose_context(ren__device *dev, const ren__device_config *con
     }
     if (code != CUDA_SUCCESS) {
         return ren__cuda_error(
-            err, code == CUDA_ERROR_OUT_OF_MEMORY ? REN_ERR_NO_DEVICE_MEMORY : REN_ERR_NO_DEVICE,
+            err, code == CUDA_ERROR_OUT_OF_MEMORY ? REN_ERR_NO_DEVICE_MEMORY : REN_ERR_NO_GPU,
             (int32_t)code, __FILE__, __LINE__,
             code == CUDA_ERROR_OUT_OF_MEMORY
                 ? "not enough memory on CUDA device %u to make a context"
-                : "CUDA device %u cannot be used",
-            config->device_index);
+                : "CUDA device %u cannot be used (CUDA error %d)",
+            config->device_index, (int)code);
     }
     return REN_OK;
 }
@@ -197,7 +163,7 @@ static ren_status read_caps(ren__device *dev, ren_error *err)
     }
     if (properties.major < OLDEST_MAJOR ||
         (properties.major == OLDEST_MAJOR && properties.minor < OLDEST_MINOR)) {
-        return ren__cuda_error(err, REN_ERR_NO_DEVICE, 0, __FILE__, __LINE__,
+        return ren__cuda_error(err, REN_ERR_NO_GPU, 0, __FILE__, __LINE__,
                                "%.100s has compute capability %d.%d, this module needs %d.%d",
                                properties.name, properties.major, properties.minor, OLDEST_MAJOR,
                                OLDEST_MINOR);
@@ -278,7 +244,7 @@ ren_status ren__cuda_open(const ren__device_config *config, const ren__host_serv
         return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
                                "%u lanes; there are one to %u", config->lanes, REN__LANES);
     }
-    status = look_for_driver(&count, err);
+    status = ren__cuda_look_for_driver(&count, err);
     if (status != REN_OK) {
         return status;
     }

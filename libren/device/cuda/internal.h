@@ -114,6 +114,9 @@ int ren__cuda_is_abandoned(ren__device *dev);
 void ren__cuda_enter_always(ren__device *dev, ren__cuda_scope *scope);
 void ren__cuda_leave(ren__device *dev, ren__cuda_scope *scope);
 
+/* How many GPUs the driver sees, at least one; or which way the machine has none (driver.c). */
+ren_status ren__cuda_look_for_driver(int *out_count, ren_error *err);
+
 /* ------------------------------------------------------------------ faults (fault.c) */
 
 /* Fill *err (may be NULL), return status. */
