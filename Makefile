@@ -286,6 +286,42 @@ $(TEST_PROGRAMS): $(B)/%: $(B)/obj/%.o $(LIBREN_TEST_A)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS_ALL) $< $(LIBREN_TEST_A) -lcunit $(LIBS) -o $@
 
+# What stands for a driver or a CUDA module that cannot serve (tests/fault/test_no_gpu.c). Drivers
+# have one name, so each lies in a folder of its own; the last one is no library at all.
+STUB_DRIVERS := empty stub old refuses-35 refuses-100 refuses-999 no-gpu
+STUB_MODULES := no-entry refuses other-number other-size
+STUB_FLAGS   := -std=c11 -O2 -fPIC -shared -fvisibility=hidden -I. $(WARNINGS)
+STUBS        := $(STUB_DRIVERS:%=$(B)/tests/fault/stub/%/libcuda.so.1) \
+                $(STUB_MODULES:%=$(B)/tests/fault/stub/module-%.so) \
+                $(B)/tests/fault/stub/text/libcuda.so.1
+
+$(B)/tests/fault/stub/empty/%:       STUB_IS := -DEXPORTS=0
+$(B)/tests/fault/stub/stub/%:        STUB_IS := -DINIT=34
+$(B)/tests/fault/stub/old/%:         STUB_IS := -DVERSION=11040
+$(B)/tests/fault/stub/refuses-35/%:  STUB_IS := -DINIT=35
+$(B)/tests/fault/stub/refuses-100/%: STUB_IS := -DINIT=100
+$(B)/tests/fault/stub/refuses-999/%: STUB_IS := -DINIT=999
+$(B)/tests/fault/stub/module-no-entry.so:     STUB_IS := -DENTRY=0
+$(B)/tests/fault/stub/module-refuses.so:      STUB_IS := -DREFUSE=1
+$(B)/tests/fault/stub/module-other-number.so: STUB_IS := -DABI=1000000
+$(B)/tests/fault/stub/module-other-size.so:   STUB_IS := -DSIZE=8
+
+$(filter %.1,$(filter-out %/text/libcuda.so.1,$(STUBS))): tests/fault/stub/driver.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(STUB_FLAGS) $(STUB_IS) $< -o $@
+
+$(filter %.so,$(STUBS)): tests/fault/stub/module.c libren/device/device.h Makefile
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(STUB_FLAGS) $(STUB_IS) $< -o $@
+
+$(B)/tests/fault/stub/text/libcuda.so.1:
+	@mkdir -p $(@D)
+	@echo 'no library' > $@
+
+$(B)/tests/fault/test_no_gpu: | $(STUBS)
+
 # The C++ queue that the benchmarks compare with is the only reason for the C++ library.
 $(BENCH_PROGRAMS): $(B)/%: $(B)/obj/%.o $(BENCH_OBJECTS) $(LIBREN_A) $(B)/BENCH.list
 	@mkdir -p $(@D)
