@@ -32,6 +32,10 @@ ren_status ren__cuda_error(ren_error *err, ren_status status, int32_t code, cons
     return status;
 }
 
+/* Codes that toolkits older than 12.8 have no name for, but drivers answer all the same. */
+#define ERROR_CONTAINED          226
+#define ERROR_TENSOR_MEMORY_LEAK 721
+
 static int is_sticky(cudaError_t code)
 {
     switch ((int)code) {
@@ -40,6 +44,7 @@ static int is_sticky(cudaError_t code)
     case cudaErrorDeviceUninitialized:  /* 201 */
     case cudaErrorECCUncorrectable:     /* 214 */
     case cudaErrorNvlinkUncorrectable:  /* 220 */
+    case ERROR_CONTAINED:               /* 226 */
     case cudaErrorIllegalAddress:       /* 700 */
     case cudaErrorLaunchTimeout:        /* 702 */
     case cudaErrorContextIsDestroyed:   /* 709 */
@@ -50,6 +55,7 @@ static int is_sticky(cudaError_t code)
     case cudaErrorInvalidAddressSpace:  /* 717 */
     case cudaErrorInvalidPc:            /* 718 */
     case cudaErrorLaunchFailure:        /* 719 */
+    case ERROR_TENSOR_MEMORY_LEAK:      /* 721 */
     case cudaErrorMpsConnectionFailed:  /* 805 */
     case cudaErrorMpsRpcFailure:        /* 806 */
     case cudaErrorMpsServerNotReady:    /* 807 */

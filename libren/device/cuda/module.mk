@@ -69,6 +69,15 @@ ifeq ($(FLAVOUR),release)
 all: cuda
 endif
 
+# tests/unit/test_cuda_codes is made of the module's own object where there are headers to compile
+# it with; the file changes when that does.
+$(B)/cuda-headers: FORCE
+	@mkdir -p $(@D)
+	@echo '$(if $(CUDA_AWAY),none,$(CUDA_INCLUDES))' | cmp -s - $@ || \
+	    echo '$(if $(CUDA_AWAY),none,$(CUDA_INCLUDES))' > $@
+
+$(B)/obj/tests/unit/test_cuda_codes.o: $(B)/cuda-headers
+
 ifneq ($(CUDA_AWAY),)
 
 cuda:
@@ -104,6 +113,13 @@ $(B)/libren_cuda.so: $(CUDA_MODULE)
 
 # ---------------------------------------------------------------- tests and benchmark
 
+# Private: the flavour's list of flags is a prerequisite and must not see these.
+CUDA_CODES := $(CUDA_OUT)/fault.c.o
+$(B)/obj/tests/unit/test_cuda_codes.o: private CPPFLAGS_ALL += $(CUDA_INCLUDES) \
+    -DREN_TEST_CUDA_HEADERS=1
+$(B)/tests/unit/test_cuda_codes: private LIBS := $(CUDA_CODES) $(LIBS)
+$(B)/tests/unit/test_cuda_codes: $(CUDA_CODES)
+
 GPU_TESTS    := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/gpu/test_*.c)))
 GPU_HELPERS  := $(addprefix $(B)/obj/tests/gpu/,table.o values.o reference.o spin.o)
 GPU_BENCH    := $(B)/tests/gpu/bench_device $(B)/tests/gpu/bench_costs
@@ -111,7 +127,7 @@ GPU_LINK     := -L$(CUDA_LIBS) -lcudart_static -lrt -ldl
 GPU_SUITES   := conformance golden stress fault
 GPU_PROGRAMS := $(foreach s,$(GPU_SUITES),$(filter $(B)/tests/$(s)/%,$(TEST_PROGRAMS))) $(GPU_TESTS)
 
-$(B)/obj/tests/gpu/%.o: CPPFLAGS_ALL += $(CUDA_INCLUDES)
+$(B)/obj/tests/gpu/%.o: private CPPFLAGS_ALL += $(CUDA_INCLUDES)
 
 $(GPU_TESTS): $(B)/%: $(B)/obj/%.o $(GPU_HELPERS) $(LIBREN_TEST_A)
 	@mkdir -p $(@D)
