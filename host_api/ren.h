@@ -151,7 +151,8 @@ typedef enum ren_device_kind {
 } ren_device_kind;
 
 /* The five ordered device queues. `config.streams` < 5 maps several of them to one. Training steps
- * move the layers' work to where it is done soonest, UPDATE included. */
+ * move the layers' work to where it is done soonest, UPDATE included, unless their trainer's
+ * stream_policy keeps it where it is said here. */
 typedef enum ren_stream {
     REN_STREAM_TRANS = 0,  /* host-to-device and device-to-host copies */
     REN_STREAM_COMP_1 = 1, /* convolution, linear forward, loss, weight gradients */
@@ -965,6 +966,24 @@ typedef enum ren_precision {
     REN_PRECISION_MIXED_BF16 = 2
 } ren_precision;
 
+/* How the tasks of a training step come to their streams. What a step computes is the same under
+ * both: to the bit where it is on any number of streams, see ren_runtime_config.deterministic.
+ * GREEDY   as many streams as pay by the device's expected times, UPDATE among them; one that would
+ *          save less than it costs in events stays empty
+ * STATIC   each task on the stream of this table, whatever it costs:
+ *          COMP_1   linear layers and convolutions, losses, gradients of weights; LARS of linear
+ *                   layers
+ *          COMP_2   batch norms, pools, dropout, gradients of biases; LARS of the first convolution
+ *          COMP_3   activations, sums, joins, gradients of layers' inputs, casts of tensors; LARS
+ *                   of all else
+ *          UPDATE   casts of weights, sums over steps, check, optimizer, average, running
+ *                   statistics
+ *          A task that computes several of these at once is where the first of them is. */
+typedef enum ren_stream_policy {
+    REN_POLICY_GREEDY = 0,
+    REN_POLICY_STATIC = 1
+} ren_stream_policy;
+
 /* The update rules are PyTorch's.
  * SGD    g += wd p; v = momentum v + g (v = g at first); p -= lr (nesterov ? g + momentum v : v)
  * Adam   g += wd p; m, v moments; p -= lr mhat / (sqrt(vhat) + eps)   (Kingma and Ba 2015)
@@ -1009,6 +1028,7 @@ typedef struct ren_trainer_config {
     float ema_decay;           /* 0 = no moving average; below 1 */
     uint32_t accumulate_steps; /* steps to an update; 0 = 1 */
     uint32_t plan_cache;       /* plans kept; 0 = 8, at most 64 */
+    ren_stream_policy stream_policy;
 } ren_trainer_config;
 
 static inline ren_trainer_config ren_trainer_config_default(void)

@@ -32,6 +32,10 @@ ren_status ren_trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_c
         return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "optimizer %d or precision %d is unknown",
                          (int)c.optimizer, (int)c.precision);
     }
+    if ((uint32_t)c.stream_policy > REN_POLICY_STATIC) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "stream_policy %d is unknown",
+                         (int)c.stream_policy);
+    }
     if (c.plan_cache > REN__MAX_STEP_PLANS) {
         return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "plan_cache is %u, more than %u",
                          c.plan_cache, REN__MAX_STEP_PLANS);

@@ -75,7 +75,7 @@ static ren_status build_plan(ren_trainer *t, const ren__step_plan *sp, ren__phas
                              ren__diff *d, ren__task_graph *g, ren_error *err)
 {
     const ren__host_allocator *a = t->model->allocator;
-    ren__plan_config config = {.policy = REN__POLICY_GREEDY,
+    ren__plan_config config = {.policy = t->policy,
                                .lanes = ren__runtime_lanes(t->rt),
                                .origin = REN_STREAM_UPDATE,
                                .reuse = 1,
@@ -541,6 +541,8 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
     t->first_scale = t->dynamic_scale ? config->loss_scale : 1.0f;
     t->averages = config->ema_decay > 0.0f;
     t->window = config->accumulate_steps ? config->accumulate_steps : 1;
+    t->policy =
+        config->stream_policy == REN_POLICY_STATIC ? REN__POLICY_STATIC : REN__POLICY_GREEDY;
     t->plan_count = config->plan_cache ? config->plan_cache : REN__STEP_PLANS;
     t->next_index = 1;
     t->scalars = *scalars;

@@ -139,7 +139,8 @@ struct ren_trainer {
     uint32_t notice_next;  /* [sub] */
     ren__step_plan *plans; /* [set] the array */
     uint32_t plan_count;   /* [set] */
-    const void **sources;  /* block behind the steps' arrays */
+    ren__plan_policy policy;
+    const void **sources; /* block behind the steps' arrays */
     uint32_t *staged;
     ren__stage_copy *stage_copies;
 

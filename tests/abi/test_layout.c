@@ -262,7 +262,7 @@ static void test_layout_training(void)
     if (!is_lp64()) {
         return;
     }
-    SIZE(ren_trainer_config, 64);
+    SIZE(ren_trainer_config, 68);
     AT(ren_trainer_config, struct_size, 0);
     AT(ren_trainer_config, optimizer, 4);
     AT(ren_trainer_config, learning_rate, 8);
@@ -279,6 +279,7 @@ static void test_layout_training(void)
     AT(ren_trainer_config, ema_decay, 52);
     AT(ren_trainer_config, accumulate_steps, 56);
     AT(ren_trainer_config, plan_cache, 60);
+    AT(ren_trainer_config, stream_policy, 64);
 
     SIZE(ren_binding, 24);
     AT(ren_binding, input, 0);
@@ -400,6 +401,8 @@ static void test_values_constants(void)
     VALUE(REN_PRECISION_F32, 0);
     VALUE(REN_PRECISION_MIXED_F16, 1);
     VALUE(REN_PRECISION_MIXED_BF16, 2);
+    VALUE(REN_POLICY_GREEDY, 0);
+    VALUE(REN_POLICY_STATIC, 1);
     VALUE(REN_SCALAR_LEARNING_RATE, 0);
     VALUE(REN_SCALAR_MOMENTUM, 1);
     VALUE(REN_SCALAR_BETA1, 2);

@@ -55,6 +55,7 @@ void run_begin(run *r, ren_runtime *rt, const run_spec *spec, run_result *out)
     how.learning_rate = spec->optimizer == REN_OPTIMIZER_SGD ? 0.02f : 0.002f;
     how.momentum = 0.9f;
     how.plan_cache = spec->plan_cache;
+    how.stream_policy = spec->policy;
     if (spec->window) {
         how.accumulate_steps = spec->window;
         how.clip_norm = 1.0f;

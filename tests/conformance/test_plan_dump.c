@@ -177,6 +177,76 @@ static void test_dump_shows_the_plan(void)
     ren_test_shutdown(rt);
 }
 
+/* The stream of the box that begins at `line`, as it says in words; the colour is that stream's. */
+static uint32_t box_stream(const char *line)
+{
+    static const char *const names[] = {"TRANS", "COMP_1", "COMP_2", "COMP_3", "UPDATE"};
+    static const char *const colours[] = {"lightgrey", "lightblue", "palegreen", "khaki",
+                                          "lightsalmon"};
+    char stream[8] = "", colour[16] = "";
+    const char *comma = strstr(line, ", "), *fill = strstr(line, "fillcolor=");
+    CU_ASSERT_FATAL(comma && fill && comma < strchr(line, '\n'));
+    CU_ASSERT_EQUAL(sscanf(comma, ", %7[A-Z_1-3]", stream), 1);
+    CU_ASSERT_EQUAL(sscanf(fill, "fillcolor=%15[a-z]", colour), 1);
+    for (uint32_t i = 0; i < REN_TEST_COUNT(names); i++) {
+        if (strcmp(names[i], stream) == 0) {
+            CU_ASSERT_STRING_EQUAL(colours[i], colour);
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+/* Boxes that do `verb`; each is on `stream`. */
+static uint32_t boxes_on(const char *text, const char *verb, ren_stream stream)
+{
+    uint32_t count = 0;
+    char what[40];
+    (void)snprintf(what, sizeof what, "\\n%s", verb);
+    for (const char *at = strstr(text, what); at; at = strstr(at + 1, what)) {
+        const char *line = at;
+        while (line > text && line[-1] != '\n') {
+            line--;
+        }
+        CU_ASSERT_EQUAL(box_stream(line), (uint32_t)stream);
+        count++;
+    }
+    return count;
+}
+
+/* Proves: under STATIC the picture shows each task on its stream of the table, in words and colour,
+ * on four lanes. */
+static void test_dump_of_the_table(void)
+{
+    static run_result out;
+    static picture p;
+    run_spec spec = run_default(NET_BRANCH);
+    ren_runtime *rt = run_runtime(&spec);
+    run r;
+    spec.policy = REN_POLICY_STATIC;
+    spec.optimizer = REN_OPTIMIZER_LARS;
+    run_begin(&r, rt, &spec, &out);
+    CU_ASSERT_EQUAL(ren_plan_dump(r.t, 0, dump_path(), NULL), REN_OK);
+    read_picture(&p);
+    CU_ASSERT_PTR_NOT_NULL(strstr(p.text, "tasks on 4 lanes"));
+    CU_ASSERT_EQUAL(boxes_on(p.text, "conv_fwd", REN_STREAM_COMP_1), 5);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "conv_bwd_weight", REN_STREAM_COMP_1), 5);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "conv_bwd_data", REN_STREAM_COMP_3), 4);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "xent", REN_STREAM_COMP_1), 2);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "max_pool", REN_STREAM_COMP_2), 2);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "global_avg", REN_STREAM_COMP_2), 2);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "act_bwd", REN_STREAM_COMP_3), 2);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "concat", REN_STREAM_COMP_3), 1);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "split", REN_STREAM_COMP_3), 1);
+    CU_ASSERT_EQUAL(boxes_on(p.text, "advance", REN_STREAM_UPDATE), 1);
+    CU_ASSERT_EQUAL(count_of(p.text, "\\nlars"), 12);
+    free(p.text);
+    run_end(&r);
+    run_free(&out);
+    ren_test_shutdown(rt);
+    (void)unlink(dump_path());
+}
+
 /* Proves: a batch size not seen before is planned and shown, one that is too large refused; where
  * steps accumulate there is a cluster for each kind of step, with boxes of its own; and the picture
  * changes nothing: steps go on, with the bits of a run without. */
@@ -259,6 +329,7 @@ int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
         {"test_dump_shows_the_plan", test_dump_shows_the_plan},
+        {"test_dump_of_the_table", test_dump_of_the_table},
         {"test_dump_of_other_plans", test_dump_of_other_plans},
         {"test_dump_refusals", test_dump_refusals},
     };
