@@ -4,6 +4,9 @@
  * Purpose   From one target tensor back: which nodes it needs, which tensors need a gradient, which
  *           nodes share an operation (fuse.h), and the tasks that compute all of it, in an order
  *           that is right on one stream. trainer.c adds the update, infer.c the copy of the output.
+ * Gradients A parameter belongs to one layer, whose backward pass writes its gradient whole: no
+ *           task zeroes it before, which saves a launch and a pass over memory, and none casts it,
+ *           since it comes out in f32. Only those of frozen parameters are cleared, see update.c.
  * Threads   one at a time per model (its lock is held).
  * Memory    one block of host memory a diff, freed by ren__diff_deinit.
  */

@@ -77,7 +77,8 @@ static void add_copy(ren__step_update *u, const char *name, uint32_t to, uint64_
 /* ------------------------------------------------------------------ gradients */
 
 /* The gradient of a frozen parameter is not computed, and what an earlier plan left there must not
- * count in the norm. */
+ * count in the norm. These come before whatever else waits on UPDATE for the passes, so that under
+ * STATIC they run beside the forward pass. */
 static void clear_frozen(ren__step_update *u)
 {
     const ren_model *m = u->t->model;
@@ -311,9 +312,9 @@ void ren__update_emit(ren__step_update *u)
     const ren_trainer *t = u->t;
     uint32_t trains = t->model->trained_bytes != 0;
     add_values(u);
+    clear_frozen(u);
     add_copy(u, "loss", u->state, offsetof(ren__state, loss), u->d->values[t->loss], 0,
              sizeof(float));
-    clear_frozen(u);
     if (trains && u->d->phase != REN__PHASE_ONLY) {
         add_sum(u);
     }
