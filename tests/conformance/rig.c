@@ -187,6 +187,9 @@ void rig_close(rig *r)
         if (r->done) {
             r->api->event_destroy(r->dev, r->done);
         }
+        if (r->words) {
+            r->api->host_free(r->dev, r->words, RIG_GATES * sizeof *r->words);
+        }
         r->api->close(r->dev);
     }
     memset(r, 0, sizeof *r);
@@ -237,50 +240,59 @@ void rig_download(rig *r, void *dst, const void *src, uint64_t bytes)
     r->api->host_free(r->dev, pinned, bytes);
 }
 
-/* ------------------------------------------------------------------ gates */
+/* ------------------------------------------------------------------ what stands on a lane */
 
-static ren_status pass_gate(void *user, void *native_stream)
+/* Every command once, and memory for gates, while nothing is held: a driver that loads a kernel
+ * when it is first launched may wait for the whole device then. */
+static void prepare_for_gates(rig *r)
 {
-    gate *g = user;
-    (void)native_stream;
-    pthread_mutex_lock(&g->mutex);
-    g->entered = 1;
-    pthread_cond_broadcast(&g->changed);
-    while (!g->open) {
-        pthread_cond_wait(&g->changed, &g->mutex);
+    enum {
+        BYTES = 8192
+    };
+    const uint64_t words = RIG_GATES * sizeof *r->words;
+    void *pinned = NULL;
+    void *host = NULL;
+    unsigned char *memory = rig_alloc(r, BYTES);
+    RIG_OK(r->api->host_alloc(r->dev, words, &pinned));
+    RIG_OK(r->api->host_alloc(r->dev, BYTES, &host));
+    memset(pinned, 0, words);
+    memset(host, 0, BYTES);
+    r->words = pinned;
+    for (uint32_t lane = 0; lane < r->config.lanes; lane++) {
+        for (uint64_t bytes = 64; bytes <= BYTES / 2; bytes *= 4) {
+            RIG_OK(r->api->fill(r->dev, lane, memory, 1, bytes));
+            RIG_OK(r->api->copy(r->dev, lane, memory + BYTES / 2, memory, bytes));
+            RIG_OK(r->api->copy(r->dev, lane, host, memory, bytes));
+            RIG_OK(r->api->copy(r->dev, lane, memory, host, bytes));
+        }
+        RIG_OK(r->api->stamp(r->dev, lane, host));
+        rig_finish(r, lane);
     }
-    g->left = 1;
-    pthread_mutex_unlock(&g->mutex);
-    return REN_OK;
+    r->api->host_free(r->dev, host, BYTES);
+    r->api->mem_free(r->dev, memory, BYTES);
 }
 
 void rig_put_gate(rig *r, uint32_t lane, gate *g)
 {
-    static ren_status ignored; /* pass_gate never fails */
-    RIG_OK(r->api->call(r->dev, lane, pass_gate, g, &ignored));
-}
-
-void gate_wait_entered(gate *g)
-{
-    pthread_mutex_lock(&g->mutex);
-    while (!g->entered) {
-        pthread_cond_wait(&g->changed, &g->mutex);
+    static ren_status got; /* a gate fails only where `call` runs at once */
+    if (!r->caps.host_reads_device) {
+        if (!r->words) {
+            prepare_for_gates(r);
+        }
+        g->words = &r->words[r->gates++ % RIG_GATES];
+        memset(g->words, 0, sizeof *g->words);
     }
-    pthread_mutex_unlock(&g->mutex);
+    RIG_OK(r->api->call(r->dev, lane, gate_pass, g, &got));
+    if (!r->caps.host_reads_device) {
+        RIG_OK(got);
+    }
 }
 
-void gate_open(gate *g)
+void rig_put(rig *r, uint32_t lane, on_lane *what)
 {
-    pthread_mutex_lock(&g->mutex);
-    g->open = 1;
-    pthread_cond_broadcast(&g->changed);
-    pthread_mutex_unlock(&g->mutex);
-}
-
-int gate_left(gate *g)
-{
-    pthread_mutex_lock(&g->mutex);
-    int left = g->left;
-    pthread_mutex_unlock(&g->mutex);
-    return left;
+    static ren_status got;
+    RIG_OK(r->api->call(r->dev, lane, on_lane_pass, what, &got));
+    if (!r->caps.host_reads_device) {
+        RIG_OK(got);
+    }
 }

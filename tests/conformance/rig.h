@@ -8,9 +8,10 @@
 #ifndef REN_TEST_RIG_H
 #define REN_TEST_RIG_H
 
-#include <pthread.h>
-
 #include "../../libren/device/device.h"
+#include "../support/gate.h"
+
+#define RIG_GATES 64u
 
 typedef struct rig {
     const ren__device_api *api;
@@ -18,7 +19,9 @@ typedef struct rig {
     ren__device_caps caps;
     ren__host_services host;
     ren__device_config config;
-    ren__event *done; /* for rig_finish */
+    ren__event *done;  /* for rig_finish */
+    gate_words *words; /* of the gates, where they need any; made by the first one */
+    uint32_t gates;    /* put so far */
 } rig;
 
 /* The table under test: the CPU device's, or with REN_TEST_DEVICE=cuda that of REN_TEST_MODULE (the
@@ -51,24 +54,11 @@ void rig_finish(rig *r, uint32_t lane);
 #define RIG_OK(status) rig_check((status), __FILE__, __LINE__, #status)
 void rig_check(ren_status status, const char *file, int line, const char *what);
 
-/* A host function that stays on its lane until it is let go; only where host functions run on
- * lanes. */
-typedef struct gate {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    int open;
-    int entered;
-    int left;
-} gate;
-
-#define GATE                                                                                       \
-    {                                                                                              \
-        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0                               \
-    }
-
+/* Put a gate on a lane; g stays until the lane has passed it. At most RIG_GATES gates of a rig are
+ * on lanes at a time. */
 void rig_put_gate(rig *r, uint32_t lane, gate *g);
-void gate_wait_entered(gate *g);
-void gate_open(gate *g);
-int gate_left(gate *g);
+
+/* Put a function on a lane; `what` stays until the lane has come to it. May be captured. */
+void rig_put(rig *r, uint32_t lane, on_lane *what);
 
 #endif

@@ -7,7 +7,8 @@
  */
 #include "ren_test_hook.h"
 
-#include <dlfcn.h>
+#include "gate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,35 +184,10 @@ uint64_t ren_test_calls(ren_runtime *rt, const char *call)
 
 /* ------------------------------------------------------------------ host functions on a lane */
 
-/* On the CPU device the function runs on the lane. Elsewhere `call` runs at once on the submitter
- * and gives a CUDA stream, where the function is put as a host function. */
-typedef struct on_stream {
-    void (*fn)(void *user);
-    void *user;
-} on_stream;
-
-static ren_status run_on_stream(void *user, void *native_stream)
-{
-    const on_stream *o = user;
-    if (!native_stream) {
-        o->fn(o->user);
-        return REN_OK;
-    }
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    union {
-        void *ptr;
-        int (*fn)(void *stream, void (*fn)(void *user), void *user);
-    } launch = {driver ? dlsym(driver, "cuLaunchHostFunc") : NULL};
-    if (!launch.ptr || launch.fn(native_stream, o->fn, o->user) != 0) {
-        return REN_ERR_DEVICE;
-    }
-    return REN_OK;
-}
-
-static void put_on_lane(hook *h, uint32_t lane, const on_stream *what)
+static void put_on_lane(hook *h, uint32_t lane, const on_lane *what)
 {
     /* `what` outlives the command: it is part of something that the hook keeps. */
-    h->api->call(h->dev, lane, run_on_stream, (void *)(uintptr_t)what, &h->ignored);
+    h->api->call(h->dev, lane, on_lane_pass, (void *)(uintptr_t)what, &h->ignored);
 }
 
 static void sleep_ms(void *user)
@@ -231,17 +207,17 @@ static void stay_held(void *user)
     pthread_mutex_unlock(&w->of->mutex);
 }
 
-/* An on_stream that lives as long as the hook. */
-static const on_stream *keep(hook *h, void (*fn)(void *user), void *user)
+/* An on_lane that lives as long as the hook. */
+static const on_lane *keep(hook *h, void (*fn)(void *user), void *user)
 {
     struct kept {
         report head;
-        on_stream what;
+        on_lane what;
     } *k = calloc(1, sizeof *k);
     if (!k) {
         abort();
     }
-    k->what = (on_stream){fn, user};
+    k->what = (on_lane){fn, user};
     pthread_mutex_lock(&h->mutex);
     k->head.next = h->reports;
     h->reports = &k->head;
