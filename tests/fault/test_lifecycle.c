@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../libren/core/core.h"
+#include "../support/gate.h"
 #include "../support/runtime.h"
 #include "../support/test.h"
 
@@ -297,13 +299,7 @@ static atomic_int let_go;
 
 static ren_status stick(void *user, const ren_device_io *io)
 {
-    (void)user;
-    (void)io;
-    while (!atomic_load(&let_go)) {
-        struct timespec t = {0, 1000000};
-        (void)nanosleep(&t, NULL);
-    }
-    return REN_OK;
+    return gate_pass(user, io->native_stream);
 }
 
 typedef struct tally {
@@ -320,34 +316,49 @@ static void count_status(const ren_completion *c, void *user)
                      1);
 }
 
-static void test_abort_returns_although_the_device_is_stuck(void)
+/* `deep`: waits have been long, so that a GPU's waiter sleeps inside the driver when the abort
+ * comes, and is left there. */
+static void abort_while_stuck(int deep)
 {
+    /* What is left behind may look at it later. */
+    static gate stuck[2];
+    gate *g = &stuck[deep];
     ren_job_desc d = ren_job_desc_default();
-    ren_job stuck;
+    ren_stats stats = ren_stats_default();
+    ren_job last;
     tally t;
     uint64_t start;
-    ren_runtime *rt;
-    if (ren_test_device() != REN_DEVICE_CPU) {
-        ren_test_skip("only the CPU device can be stuck by host code");
-        return;
-    }
-    rt = ren_test_runtime(NULL);
+    ren_runtime *rt = ren_test_runtime(NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
     memset(&t, 0, sizeof t);
-    atomic_store(&let_go, 0);
     d.kind = REN_JOB_DEVICE;
     d.stream = REN_STREAM_COMP_1;
     d.enqueue = stick;
+    for (int i = 0; deep && i < 3; i++) {
+        gate once;
+        gate_make(&once, ren__runtime_api(rt), ren__runtime_device(rt));
+        d.enqueue_user = &once;
+        CU_ASSERT_EQUAL(ren_post(rt, &d, &last), REN_OK);
+        CU_ASSERT_EQUAL(ren_wait(rt, last, SECOND / 50), REN_TIMEOUT);
+        gate_open(&once);
+        CU_ASSERT_EQUAL(ren_wait(rt, last, 20 * SECOND), REN_OK);
+        gate_free(&once, ren__runtime_api(rt), ren__runtime_device(rt));
+    }
+    gate_make(g, ren__runtime_api(rt), ren__runtime_device(rt));
+    d.enqueue_user = g;
     d.done = count_status;
     d.user = &t;
-    CU_ASSERT_EQUAL(ren_post(rt, &d, &stuck), REN_OK);
+    CU_ASSERT_EQUAL(ren_post(rt, &d, &last), REN_OK);
+    ren_job first = last;
     d.kind = REN_JOB_BARRIER;
     for (int i = 0; i < 100; i++) {
         CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
     }
     d.stream = REN_STREAM_UPDATE; /* behind the stuck job by an event */
-    d.wait = &stuck;
+    d.wait = &first;
     d.wait_count = 1;
     CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
+    gate_wait_entered(g);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, SECOND / 20), REN_TIMEOUT);
     start = ren_now_ns();
     CU_ASSERT_EQUAL(ren_runtime_abort(rt), REN_OK);
@@ -356,13 +367,34 @@ static void test_abort_returns_although_the_device_is_stuck(void)
     /* What the device had is timed out; what still waited for credit was never issued. */
     CU_ASSERT_EQUAL(t.timeout + t.aborted, 102);
     CU_ASSERT(t.timeout >= 1 && t.ok == 0 && t.other == 0);
-    CU_ASSERT_EQUAL(ren_wait(rt, stuck, 0), REN_ERR_TIMEOUT);
+    CU_ASSERT_EQUAL(ren_wait(rt, first, 0), REN_ERR_TIMEOUT);
     CU_ASSERT_EQUAL(ren_post(rt, &d, NULL) < 0, 1);
-    atomic_store(&let_go, 1);
-    CU_ASSERT_EQUAL(ren_runtime_destroy(rt), REN_OK);
+    CU_ASSERT_EQUAL(ren_runtime_stats(rt, &stats), REN_OK);
+    CU_ASSERT_EQUAL(gate_left(g), 0); /* all that without the device */
+    if (ren_test_device() == REN_DEVICE_CPU) {
+        gate_open(g); /* its lane's thread is to be joined */
+        CU_ASSERT_EQUAL(ren_runtime_destroy(rt), REN_OK);
+    } else {
+        (void)printf("       %llu threads left behind\n",
+                     (unsigned long long)stats.abandoned_threads);
+        CU_ASSERT_EQUAL(ren_runtime_destroy(rt), REN_OK);
+        CU_ASSERT_EQUAL(gate_left(g), 0);
+        gate_open(g); /* the GPU goes on, and comes to nothing that was taken away */
+        gate_wait_left(g);
+    }
     rt = ren_test_runtime(NULL); /* and a new one works */
     use_a_little(rt);
     ren_test_shutdown(rt);
+}
+
+static void test_abort_returns_although_the_device_is_stuck(void)
+{
+    abort_while_stuck(0);
+}
+
+static void test_abort_leaves_a_deep_waiter_behind(void)
+{
+    abort_while_stuck(1);
 }
 
 static void stay_inside(void *user)
@@ -464,6 +496,7 @@ int main(int argc, char **argv)
         {"test_two_runtimes_at_once", test_two_runtimes_at_once},
         {"test_abort_returns_although_the_device_is_stuck",
          test_abort_returns_although_the_device_is_stuck},
+        {"test_abort_leaves_a_deep_waiter_behind", test_abort_leaves_a_deep_waiter_behind},
         {"test_abort_goes_past_a_host_job_that_hangs", test_abort_goes_past_a_host_job_that_hangs},
         {"test_fork_child_is_told_and_parent_goes_on", test_fork_child_is_told_and_parent_goes_on},
     };

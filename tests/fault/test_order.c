@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "../../libren/core/runtime.h"
+#include "../support/gate.h"
 #include "../support/ren_test.h"
 #include "../support/runtime.h"
 #include "../support/test.h"
@@ -92,7 +93,7 @@ static unsigned char read_first(ren_buffer buffer)
     return bytes[0];
 }
 
-static void wait_for_gate(void *user)
+static void wait_for_door(void *user)
 {
     while (sem_wait(user) != 0) {
     }
@@ -157,11 +158,11 @@ static void test_turn_at_a_buffer_before_place_on_a_stream(void)
     ren_job host;
     ren_job first;
     ren_job second;
-    sem_t gate;
+    sem_t door;
     open_rt();
-    (void)sem_init(&gate, 0, 0);
+    (void)sem_init(&door, 0, 0);
     buffer = make_buffer(REN_STREAM_COMP_1);
-    d = make_host(REN_STREAM_COMP_3, wait_for_gate, &gate);
+    d = make_host(REN_STREAM_COMP_3, wait_for_door, &door);
     host = post(&d);
     d = make_fill(REN_STREAM_COMP_1, buffer, 1);
     d.wait = &host;
@@ -171,12 +172,12 @@ static void test_turn_at_a_buffer_before_place_on_a_stream(void)
     second = post(&d);
     settle(REN_STREAM_COMP_2);
     CU_ASSERT_EQUAL(ren_job_status(rt, second), REN_PENDING);
-    (void)sem_post(&gate);
+    (void)sem_post(&door);
     CU_ASSERT_EQUAL(ren_wait(rt, first, 2 * SECOND), REN_OK);
     CU_ASSERT_EQUAL(ren_wait(rt, second, 2 * SECOND), REN_OK);
     CU_ASSERT_EQUAL(read_first(buffer), 2);
     close_rt();
-    (void)sem_destroy(&gate);
+    (void)sem_destroy(&door);
 }
 
 /* HOST h; x waits for h; the first fill waits for x, which is not issued yet; the second fill
@@ -188,11 +189,11 @@ static void test_buffer_order_behind_an_unissued_job(void)
     ren_job_desc d;
     ren_job host;
     ren_job x;
-    sem_t gate;
+    sem_t door;
     open_rt();
-    (void)sem_init(&gate, 0, 0);
+    (void)sem_init(&door, 0, 0);
     buffer = make_buffer(REN_STREAM_COMP_1);
-    d = make_host(REN_STREAM_COMP_3, wait_for_gate, &gate);
+    d = make_host(REN_STREAM_COMP_3, wait_for_door, &door);
     host = post(&d);
     d = ren_job_desc_default();
     d.kind = REN_JOB_BARRIER;
@@ -207,11 +208,11 @@ static void test_buffer_order_behind_an_unissued_job(void)
     d = make_fill(REN_STREAM_COMP_1, buffer, 2);
     (void)post(&d);
     settle(REN_STREAM_UPDATE);
-    (void)sem_post(&gate);
+    (void)sem_post(&door);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
     CU_ASSERT_EQUAL(read_first(buffer), 2);
     close_rt();
-    (void)sem_destroy(&gate);
+    (void)sem_destroy(&door);
 }
 
 /* As above, but the awaited job is of another class and still in its ring when its waiter is
@@ -219,18 +220,18 @@ static void test_buffer_order_behind_an_unissued_job(void)
 static void block_submitter(const ren_completion *completion, void *user)
 {
     (void)completion;
-    wait_for_gate(user);
+    wait_for_door(user);
 }
 
-/* Keep the submitter busy until the gate is opened: a cancelled job's callback runs on it. */
-static void hold_submitter(sem_t *gate)
+/* Keep the submitter busy until the door is opened: a cancelled job's callback runs on it. */
+static void hold_submitter(sem_t *door)
 {
     ren_job_desc d = ren_job_desc_default();
     d.kind = REN_JOB_BARRIER;
     d.deadline_ns = 1;
     d.deliver = REN_DELIVER_ANY_THREAD;
     d.done = block_submitter;
-    d.user = gate;
+    d.user = door;
     (void)post(&d);
     while (ck_pr_load_uint(&rt->shared.shared[REN__CLASS_NORMAL].ring.ck.c_head) !=
            ck_pr_load_uint(&rt->shared.shared[REN__CLASS_NORMAL].ring.ck.p_head)) {
@@ -243,11 +244,11 @@ static void test_buffer_order_behind_a_job_of_another_class(void)
     ren_buffer buffer;
     ren_job_desc d;
     ren_job x;
-    sem_t gate;
+    sem_t door;
     open_rt();
-    (void)sem_init(&gate, 0, 0);
+    (void)sem_init(&door, 0, 0);
     buffer = make_buffer(REN_STREAM_COMP_1);
-    hold_submitter(&gate);
+    hold_submitter(&door);
     d = ren_job_desc_default();
     d.kind = REN_JOB_BARRIER;
     d.stream = REN_STREAM_COMP_2;
@@ -261,17 +262,17 @@ static void test_buffer_order_behind_a_job_of_another_class(void)
     d = make_fill(REN_STREAM_COMP_1, buffer, 2);
     d.priority = REN_PRIORITY_REALTIME;
     (void)post(&d);
-    (void)sem_post(&gate);
+    (void)sem_post(&door);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
     CU_ASSERT_EQUAL(read_first(buffer), 2);
     close_rt();
-    (void)sem_destroy(&gate);
+    (void)sem_destroy(&door);
 }
 
 /* ------------------------------------------------------------------ HOST jobs */
 
 typedef struct slow_flag {
-    sem_t gate;
+    sem_t door;
     atomic_int done;
     atomic_int seen;
 } slow_flag;
@@ -279,7 +280,7 @@ typedef struct slow_flag {
 static void set_flag_slowly(void *user)
 {
     slow_flag *f = user;
-    wait_for_gate(&f->gate);
+    wait_for_door(&f->door);
     atomic_store(&f->done, 1);
 }
 
@@ -306,7 +307,7 @@ static void test_buffer_order_behind_a_host_job(void)
         slow_flag flag;
         ren_job_desc d;
         memset(&flag, 0, sizeof flag);
-        (void)sem_init(&flag.gate, 0, 0);
+        (void)sem_init(&flag.door, 0, 0);
         open_rt();
         use.buffer = make_buffer(REN_STREAM_COMP_1);
         d = make_host(REN_STREAM_COMP_1, set_flag_slowly, &flag);
@@ -327,11 +328,11 @@ static void test_buffer_order_behind_a_host_job(void)
         d.use_count = 1;
         (void)post(&d);
         settle(REN_STREAM_TRANS);
-        (void)sem_post(&flag.gate);
+        (void)sem_post(&flag.door);
         CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
         CU_ASSERT_EQUAL(flag.seen, 2);
         close_rt();
-        (void)sem_destroy(&flag.gate);
+        (void)sem_destroy(&flag.door);
     }
 }
 
@@ -343,7 +344,7 @@ static void test_wait_for_a_barrier_behind_a_host_job(void)
     ren_job_desc d;
     ren_job barrier;
     memset(&flag, 0, sizeof flag);
-    (void)sem_init(&flag.gate, 0, 0);
+    (void)sem_init(&flag.door, 0, 0);
     open_rt();
     d = make_host(REN_STREAM_COMP_1, set_flag_slowly, &flag);
     (void)post(&d);
@@ -360,11 +361,11 @@ static void test_wait_for_a_barrier_behind_a_host_job(void)
     d.wait_count = 1;
     (void)post(&d);
     settle(REN_STREAM_TRANS);
-    (void)sem_post(&flag.gate);
+    (void)sem_post(&flag.door);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
     CU_ASSERT_EQUAL(flag.seen, 2);
     close_rt();
-    (void)sem_destroy(&flag.gate);
+    (void)sem_destroy(&flag.door);
 }
 
 /* A copy that a completion thread makes, after its buffer was freed and the buffer's entry given to
@@ -376,12 +377,10 @@ static void test_host_copy_into_a_buffer_freed_meanwhile(void)
     ren_buffer first;
     ren_buffer second;
     ren_job_desc d;
-    if (ren_test_device() != REN_DEVICE_CPU) {
-        ren_test_skip("only the CPU device can be told that host memory is not pinned");
-        return;
-    }
     memset(bytes, 5, sizeof bytes);
-    ren_test_unpinned_next();
+    if (ren_test_device() == REN_DEVICE_CPU) {
+        ren_test_unpinned_next(); /* as it is for a GPU */
+    }
     open_rt();
     first = make_buffer(REN_STREAM_TRANS);
     ren_test_hold(rt, REN_STREAM_TRANS);
@@ -413,16 +412,15 @@ static void test_host_copy_into_a_buffer_freed_meanwhile(void)
  * the reader. */
 static void test_refused_command_keeps_the_buffers_history(void)
 {
-    static unsigned char out[BYTES];
+    unsigned char *out;
+    void *pinned = NULL; /* so that the lane reads the buffer, and an event says when it has */
     ren_buffer buffer;
     ren_buffer again;
     ren_job_desc d;
     ren_job failed;
-    if (ren_test_device() != REN_DEVICE_CPU) {
-        ren_test_skip("the reader copies to memory that is not pinned, so no event orders it");
-        return;
-    }
     open_rt();
+    CU_ASSERT_EQUAL_FATAL(rt->api->host_alloc(rt->dev, BYTES, &pinned), REN_OK);
+    out = pinned;
     buffer = make_buffer(REN_STREAM_COMP_1);
     d = make_fill(REN_STREAM_COMP_1, buffer, 7);
     CU_ASSERT_EQUAL(ren_wait(rt, post(&d), LONG), REN_OK);
@@ -443,6 +441,7 @@ static void test_refused_command_keeps_the_buffers_history(void)
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
     CU_ASSERT_EQUAL(out[0], 7);
     CU_ASSERT_EQUAL(out[BYTES - 1], 7);
+    rt->api->host_free(rt->dev, pinned, BYTES);
     close_rt();
 }
 
@@ -484,20 +483,37 @@ static void test_memory_of_a_refused_job_becomes_quiet(void)
     close_rt();
 }
 
-static ren_status set_flag_on_lane(void *user, void *native_stream)
+typedef struct slow_work {
+    gate held;
+    atomic_int done;
+    atomic_int seen;
+    on_lane sets, looks;
+} slow_work;
+
+static void set_done(void *user)
 {
-    (void)native_stream;
-    set_flag_slowly(user);
-    return REN_OK;
+    atomic_store(&((slow_work *)user)->done, 1);
+}
+
+static void look_whether_done(void *user)
+{
+    slow_work *w = user;
+    atomic_store(&w->seen, 1 + atomic_load(&w->done));
+}
+
+static ren_status look_on_lane(void *user, const ren_device_io *io)
+{
+    return on_lane_pass(user, io->native_stream);
 }
 
 static ren_status break_off(void *self, ren__submit *s)
 {
-    static ren_status ignored;
+    static ren_status got;
+    slow_work *w = self;
+    const ren__device_api *api = ren__submit_api(s);
     uint32_t lane = ren__submit_lane(s, REN_STREAM_COMP_1);
-    CU_ASSERT_EQUAL(
-        ren__submit_api(s)->call(ren__submit_device(s), lane, set_flag_on_lane, self, &ignored),
-        REN_OK);
+    CU_ASSERT_EQUAL(api->call(ren__submit_device(s), lane, gate_pass, &w->held, &got), REN_OK);
+    CU_ASSERT_EQUAL(api->call(ren__submit_device(s), lane, on_lane_pass, &w->sets, &got), REN_OK);
     return REN_ERR_DEVICE;
 }
 
@@ -511,40 +527,38 @@ static void finish_nothing(void *self, ren_completion *completion)
  * command, too. Fails when a work without a batch of its own is not waited for. */
 static void test_wait_for_a_work_that_broke_off(void)
 {
-    slow_flag flag;
+    slow_work slow;
     ren__work work;
     ren_job_desc d = ren_job_desc_default();
     ren_job job;
-    if (ren_test_device() != REN_DEVICE_CPU) {
-        ren_test_skip("host functions run on lanes of the CPU device only");
-        return;
-    }
-    memset(&flag, 0, sizeof flag);
+    memset(&slow, 0, sizeof slow);
     memset(&work, 0, sizeof work);
-    (void)sem_init(&flag.gate, 0, 0);
+    slow.sets = (on_lane){set_done, &slow};
+    slow.looks = (on_lane){look_whether_done, &slow};
     open_rt();
+    gate_make(&slow.held, rt->api, rt->dev);
     work.issue = break_off;
     work.finish = finish_nothing;
-    work.self = &flag;
+    work.self = &slow;
     work.stream = REN_STREAM_COMP_1;
     work.need[REN_STREAM_COMP_1] = 4;
     CU_ASSERT_EQUAL(ren__work_post(rt, &work, NULL, NULL, REN_DELIVER_NONE, 0, &job), REN_OK);
     d.kind = REN_JOB_DEVICE;
     d.stream = REN_STREAM_COMP_2;
-    d.enqueue = look_at_flag;
-    d.enqueue_user = &flag;
+    d.enqueue = look_on_lane;
+    d.enqueue_user = &slow.looks;
     d.wait = &job;
     d.wait_count = 1;
     (void)post(&d);
     settle(REN_STREAM_TRANS);
     settle(REN_STREAM_COMP_3);
     CU_ASSERT_EQUAL(ren_job_status(rt, job), REN_PENDING);
-    (void)sem_post(&flag.gate);
+    gate_open(&slow.held);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
     CU_ASSERT_EQUAL(ren_job_status(rt, job), REN_ERR_DEVICE);
-    CU_ASSERT_EQUAL(flag.seen, 2);
+    CU_ASSERT_EQUAL(slow.seen, 2);
+    gate_free(&slow.held, rt->api, rt->dev);
     close_rt();
-    (void)sem_destroy(&flag.gate);
 }
 
 static ren_status note_issued(void *self, ren__submit *s)
@@ -649,21 +663,21 @@ static void test_times_of_a_job_go_forward(void)
 {
     ren_job_desc d = ren_job_desc_default();
     times t = {0, 0, 0};
-    sem_t gate;
+    sem_t door;
     open_rt();
-    (void)sem_init(&gate, 0, 0);
-    hold_submitter(&gate);
+    (void)sem_init(&door, 0, 0);
+    hold_submitter(&door);
     d.kind = REN_JOB_BARRIER;
     d.deliver = REN_DELIVER_ANY_THREAD;
     d.done = note_times;
     d.user = &t;
     (void)post(&d);
-    (void)sem_post(&gate);
+    (void)sem_post(&door);
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, LONG), REN_OK);
     CU_ASSERT(t.posted <= t.launched);
     CU_ASSERT(t.launched <= t.done);
     close_rt();
-    (void)sem_destroy(&gate);
+    (void)sem_destroy(&door);
 }
 
 /* A tick stops after max_jobs, also when the jobs come from where a wait had put them. */
@@ -711,15 +725,15 @@ static void test_wait_any_ends_when_a_lost_device_has_nothing_left(void)
     pthread_t thread;
     void *result = NULL;
     ren_error err;
-    sem_t gate;
+    sem_t door;
     open_rt();
-    (void)sem_init(&gate, 0, 0);
+    (void)sem_init(&door, 0, 0);
     d.kind = REN_JOB_BARRIER;
     d.deadline_ns = 1;
     d.deliver = REN_DELIVER_ANY_THREAD;
     d.done = block_submitter;
-    d.user = &gate;
-    (void)post(&d); /* outstanding until the gate opens */
+    d.user = &door;
+    (void)post(&d); /* outstanding until the door opens */
     (void)REN__FAIL(&err, REN_ERR_DEVICE_LOST, "by a test");
     ren__runtime_set_lost(rt, &err);
     CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, NULL, sleep_for_any, &ended), 0);
@@ -727,7 +741,7 @@ static void test_wait_any_ends_when_a_lost_device_has_nothing_left(void)
         (void)sched_yield();
     }
     (void)usleep(20000); /* it has looked, and sleeps: only makes the test sharper */
-    (void)sem_post(&gate);
+    (void)sem_post(&door);
     for (int i = 0; i < 3000 && !atomic_load(&ended); i++) {
         (void)usleep(1000);
     }
@@ -736,7 +750,7 @@ static void test_wait_any_ends_when_a_lost_device_has_nothing_left(void)
     CU_ASSERT_EQUAL(pthread_join(thread, &result), 0);
     CU_ASSERT_EQUAL((ren_status)(intptr_t)result, REN_ERR_DEVICE_LOST);
     close_rt();
-    (void)sem_destroy(&gate);
+    (void)sem_destroy(&door);
 }
 
 /* A device whose events never answer, not even when it is given up. */
@@ -746,7 +760,7 @@ static ren_status sync_never(ren__device *dev, ren__event *event)
 {
     (void)dev;
     (void)event;
-    wait_for_gate(&never);
+    wait_for_door(&never);
     return REN_ERR_DEVICE_LOST;
 }
 
