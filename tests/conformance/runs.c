@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../bench/models/models.h"
 #include "../support/runtime.h"
 #include "../support/test.h"
 
-#define BATCH   12u
 #define BATCHES 5u
 #define SECOND  UINT64_C(1000000000)
 
@@ -23,22 +23,38 @@ run_spec run_default(net_kind kind)
     spec.sizes = 2;
     spec.after = 3;
     spec.streams = 5;
+    spec.batch = 12;
     return spec;
 }
 
 static void make_data(run *r)
 {
     unsigned long long state = 42;
-    size_t floats = BATCHES * BATCH * r->n.row;
+    size_t floats = BATCHES * r->n.batch * r->n.row;
     r->x = malloc(floats * sizeof *r->x);
-    r->labels = malloc(BATCHES * BATCH * sizeof *r->labels);
+    r->labels = malloc(BATCHES * r->n.batch * sizeof *r->labels);
     CU_ASSERT_FATAL(r->x && r->labels);
     for (size_t i = 0; i < floats; i++) {
         r->x[i] = (float)(ren_test_random(&state) % 2001u) / 1000.0f - 1.0f;
     }
-    for (size_t i = 0; i < BATCHES * BATCH; i++) {
+    for (size_t i = 0; i < BATCHES * r->n.batch; i++) {
         r->labels[i] = (int32_t)(ren_test_random(&state) % 10u);
     }
+}
+
+/* Names and types of the standard models' first two inputs are those of the nets. */
+static void build_model(net *n, ren_runtime *rt, const run_spec *spec)
+{
+    const bench_model *model = bench_model_find(spec->model);
+    ren_model_config config = ren_model_config_default();
+    CU_ASSERT_FATAL(model != NULL && model->input_count == 2);
+    memset(n, 0, sizeof *n);
+    config.seed = 5;
+    n->batch = spec->batch;
+    n->row = bench_model_row(&model->inputs[0]);
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(rt, &config, &n->model, NULL), REN_OK);
+    n->loss = model->build(n->model, model, spec->batch);
+    CU_ASSERT_EQUAL_FATAL(ren_model_status(n->model, NULL), REN_OK);
 }
 
 void run_begin(run *r, ren_runtime *rt, const run_spec *spec, run_result *out)
@@ -50,7 +66,11 @@ void run_begin(run *r, ren_runtime *rt, const run_spec *spec, run_result *out)
     r->spec = spec;
     r->rt = rt;
     r->out = out;
-    net_build(&r->n, rt, spec->kind, BATCH, 5);
+    if (spec->model) {
+        build_model(&r->n, rt, spec);
+    } else {
+        net_build(&r->n, rt, spec->kind, spec->batch, 5);
+    }
     how.optimizer = spec->optimizer;
     how.learning_rate = spec->optimizer == REN_OPTIMIZER_SGD ? 0.02f : 0.002f;
     how.momentum = 0.9f;
@@ -76,7 +96,7 @@ void run_step(run *r)
 {
     const run_spec *spec = r->spec;
     uint32_t i = r->next++;
-    uint32_t rows = BATCH - (spec->block ? i / spec->block % spec->sizes : 0u);
+    uint32_t rows = r->n.batch - (spec->block ? i / spec->block % spec->sizes : 0u);
     size_t b = i % BATCHES;
     ren_job job;
     ren_status status;
@@ -88,8 +108,8 @@ void run_step(run *r)
         CU_ASSERT_EQUAL(ren_trainer_set_scalar(r->t, REN_SCALAR_LEARNING_RATE, rate), REN_OK);
     }
     do {
-        status = net_post(&r->n, r->t, r->x + b * BATCH * r->n.row, r->labels + b * BATCH, rows,
-                          &r->out->results[i], &job);
+        status = net_post(&r->n, r->t, r->x + b * r->n.batch * r->n.row, r->labels + b * r->n.batch,
+                          rows, &r->out->results[i], &job);
         if (status == REN_ERR_QUEUE_FULL) {
             sched_yield();
         }

@@ -14,6 +14,8 @@
 
 typedef struct run_spec {
     net_kind kind;
+    const char *model; /* NULL, or one of the standard models in place of `kind` */
+    uint32_t batch;
     ren_optimizer optimizer;
     uint32_t steps;
     uint32_t block;      /* batch sizes change after so many steps; 0 = the full batch always */
