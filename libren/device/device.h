@@ -29,7 +29,7 @@
 
 #include "../../host_api/ren.h"
 
-#define REN__DEVICE_ABI 3u
+#define REN__DEVICE_ABI 4u
 #define REN__LANES      5u   /* most lanes of a device */
 #define REN__OPERANDS   12u  /* most operands of an operation */
 #define REN__ALIGN      256u /* of every device address, in bytes */
@@ -352,8 +352,15 @@ typedef struct ren__device_api {
 
     /* Graphs. Between graph_begin and graph_end, enqueueing calls on `origin` and on lanes that
      * wait for captured events are recorded and not run. Every forked lane must be joined to origin
-     * before graph_end. A failed capture leaves the lanes usable. */
+     * before graph_end. A failed capture leaves the lanes usable.
+     *   graph_update, in place of graph_end: make `graph`, of whose launches none is under way, do
+     * what was captured. REN_OK: the capture has ended. REN_ERR_UNSUPPORTED: its commands, or what
+     * orders them, are too unlike what the graph held. After this and any other error graph_end
+     * must follow, or graph_update with another graph, before all other enqueueing; the graph may
+     * be offered again or destroyed, but not be launched. */
     ren_status (*graph_begin)(ren__device *dev, uint32_t origin);
+    ren_status (*graph_update)(ren__device *dev, uint32_t origin, ren__graph *graph,
+                               ren_error *err);
     ren_status (*graph_end)(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err);
     ren_status (*graph_launch)(ren__device *dev, uint32_t lane, ren__graph *graph);
     void (*graph_destroy)(ren__device *dev, ren__graph *graph);

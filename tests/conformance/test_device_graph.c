@@ -514,6 +514,155 @@ static void test_graph_outlives_another(void)
     bench_close(&b);
 }
 
+/* ------------------------------------------------------------------ update */
+
+/* Capture the subset over other cells and offer it to `graph`; graph_end follows where it must. */
+static ren_status update_subset(bench *b, uint32_t origin, uint32_t subset, ren__graph *graph,
+                                ren__graph **out)
+{
+    ren_error err = {0};
+    RIG_OK(api->graph_begin(b->r.dev, origin));
+    RIG_OK(fork_and_join(b, origin, subset));
+    ren_status status = api->graph_update(b->r.dev, origin, graph, &err);
+    *out = graph;
+    if (status != REN_OK) {
+        CU_ASSERT(err.text[0] != '\0');
+        RIG_OK(api->graph_end(b->r.dev, origin, out, &err));
+        CU_ASSERT_PTR_NOT_EQUAL(*out, graph);
+    }
+    return status;
+}
+
+/* A graph over cells of its own is made to do the same over others, while launches of another graph
+ * are under way. Its own launches of before keep what they wrote, those behind it write the new
+ * cells and nothing else, and the other graph's are what they would have been. Twenty times back
+ * and forth: nothing piles up. Fails if an update takes effect by halves, leaks, or reaches what is
+ * in a lane already. */
+static void test_graph_update(void)
+{
+    enum {
+        LAUNCHES = 40,
+        SUBSET = 0x1f
+    };
+    bench b;
+    ren__graph *graph = NULL, *beside = NULL, *out = NULL;
+    bench_open(&b, 0);
+    unsigned char *first = b.cells;
+    unsigned char *cells[2] = {first, rig_alloc(&b.r, CELL * REN__LANES)};
+    unsigned char *own = rig_alloc(&b.r, CELL * REN__LANES);
+    unsigned char *log = rig_alloc(&b.r, LAUNCHES * CELL);
+    b.cells = own;
+    capture_subset(&b, 4, SUBSET, &beside);
+    b.cells = cells[0];
+    capture_subset(&b, 0, SUBSET, &graph);
+    const long blocks = rig_blocks();
+    for (unsigned char round = 1; round <= 20; round++) {
+        unsigned char *now = cells[round % 2u], *before = cells[(round + 1u) % 2u];
+        for (uint32_t i = 0; i < LAUNCHES; i++) { /* in lane 4, and not waited for */
+            RIG_OK(api->fill(b.r.dev, 4, own + 4 * CELL, (round + i) & 0xffu, CELL));
+            RIG_OK(api->graph_launch(b.r.dev, 4, beside));
+            RIG_OK(api->copy(b.r.dev, 4, log + i * CELL, own + i % 5u * CELL, CELL));
+        }
+        b.cells = now;
+        CU_ASSERT_EQUAL(update_subset(&b, 0, SUBSET, graph, &out), REN_OK);
+        CU_ASSERT_PTR_EQUAL(out, graph);
+        RIG_OK(api->fill(b.r.dev, 0, now, round, CELL));
+        RIG_OK(api->fill(b.r.dev, 0, before, 0xee, CELL));
+        RIG_OK(api->graph_launch(b.r.dev, 0, graph));
+        rig_finish(&b.r, 0);
+        rig_finish(&b.r, 4);
+        for (uint32_t i = 0; i < REN__LANES; i++) {
+            CU_ASSERT(cell_is(&b, i, round));
+        }
+        b.cells = before;
+        for (uint32_t i = 1; i < REN__LANES && round > 1; i++) {
+            CU_ASSERT(cell_is(&b, i, (unsigned char)(round - 1)));
+        }
+        int wrong = 0;
+        for (uint32_t i = 0; i < LAUNCHES; i++) {
+            unsigned char got[CELL];
+            rig_download(&b.r, got, log + i * CELL, CELL);
+            wrong += got[0] != ((round + i) & 0xffu) || got[CELL - 1] != ((round + i) & 0xffu);
+        }
+        CU_ASSERT_EQUAL(wrong, 0);
+    }
+    CU_ASSERT_EQUAL(rig_blocks(), blocks);
+    api->graph_destroy(b.r.dev, graph);
+    api->graph_destroy(b.r.dev, beside);
+    api->mem_free(b.r.dev, log, LAUNCHES * CELL);
+    api->mem_free(b.r.dev, own, CELL * REN__LANES);
+    api->mem_free(b.r.dev, cells[1], CELL * REN__LANES);
+    b.cells = first;
+    bench_close(&b);
+}
+
+/* Fewer lanes, more, and the same number with other commands: refused, and the capture ends as a
+ * graph of its own. The refused graph may be offered again, and is taken by its like. */
+static void test_graph_update_of_another_shape(void)
+{
+    bench b;
+    ren__graph *graph = NULL, *other = NULL;
+    ren_error err = {0};
+    bench_open(&b, 0);
+    capture_subset(&b, 0, 0x7, &graph);
+    static const uint32_t subsets[] = {0x3, 0xf, 0x1f};
+    for (size_t i = 0; i < REN_TEST_COUNT(subsets); i++) {
+        CU_ASSERT_EQUAL(update_subset(&b, 0, subsets[i], graph, &other), REN_ERR_UNSUPPORTED);
+        RIG_OK(api->fill(b.r.dev, 0, cell(&b, 0), 31u + (uint32_t)i, CELL));
+        RIG_OK(api->graph_launch(b.r.dev, 0, other));
+        rig_finish(&b.r, 0);
+        for (uint32_t k = 0; k < REN__LANES; k++) {
+            CU_ASSERT(!(subsets[i] & (1u << k)) || cell_is(&b, k, (unsigned char)(31 + i)));
+        }
+        api->graph_destroy(b.r.dev, other);
+    }
+    /* As many commands, a fill in place of a copy. */
+    RIG_OK(api->graph_begin(b.r.dev, 0));
+    RIG_OK(fork_and_join(&b, 0, 0x3));
+    RIG_OK(api->fill(b.r.dev, 0, cell(&b, 2), 77, CELL));
+    CU_ASSERT_EQUAL(api->graph_update(b.r.dev, 0, graph, &err), REN_ERR_UNSUPPORTED);
+    RIG_OK(api->graph_end(b.r.dev, 0, &other, &err));
+    api->graph_destroy(b.r.dev, other);
+
+    CU_ASSERT_EQUAL(update_subset(&b, 0, 0x7, graph, &other), REN_OK);
+    RIG_OK(api->fill(b.r.dev, 0, cell(&b, 0), 55, CELL));
+    RIG_OK(api->graph_launch(b.r.dev, 0, graph));
+    rig_finish(&b.r, 0);
+    CU_ASSERT(cell_is(&b, 1, 55));
+    CU_ASSERT(cell_is(&b, 2, 55));
+    api->graph_destroy(b.r.dev, graph);
+    CU_ASSERT(lanes_work(&b, 15));
+    bench_close(&b);
+}
+
+/* A capture that is not closed in itself updates nothing and ends with words as ever; without a
+ * capture there is nothing to update from. */
+static void test_graph_update_misuse(void)
+{
+    bench b;
+    ren__graph *graph = NULL, *other = NULL;
+    ren_error err = {0};
+    bench_open(&b, 0);
+    capture_subset(&b, 0, 0x7, &graph);
+    CU_ASSERT_NOT_EQUAL(api->graph_update(b.r.dev, 0, graph, &err), REN_OK);
+    CU_ASSERT(err.text[0] != '\0');
+    for (int i = 0; i < 20; i++) {
+        memset(&err, 0, sizeof err);
+        RIG_OK(api->graph_begin(b.r.dev, 0));
+        RIG_OK(api->event_record(b.r.dev, 0, b.fork));
+        RIG_OK(api->event_wait(b.r.dev, 3, b.fork));
+        RIG_OK(api->fill(b.r.dev, 3, cell(&b, 3), 5, CELL));
+        CU_ASSERT_NOT_EQUAL(api->graph_update(b.r.dev, 0, graph, &err), REN_OK);
+        CU_ASSERT(err.text[0] != '\0');
+        end_badly(&b, 0);
+        CU_ASSERT(lanes_work(&b, 16));
+    }
+    CU_ASSERT_EQUAL(update_subset(&b, 0, 0x7, graph, &other), REN_OK);
+    api->graph_destroy(b.r.dev, graph);
+    bench_close(&b);
+    CU_ASSERT_EQUAL(rig_blocks(), 0);
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -530,6 +679,9 @@ int main(int argc, char **argv)
         {"test_graph_given_up_anywhere", test_graph_given_up_anywhere},
         {"test_graph_misuse", test_graph_misuse},
         {"test_graph_outlives_another", test_graph_outlives_another},
+        {"test_graph_update", test_graph_update},
+        {"test_graph_update_of_another_shape", test_graph_update_of_another_shape},
+        {"test_graph_update_misuse", test_graph_update_misuse},
     };
     api = rig_table();
     return ren_test_main(argc, argv, "conformance/test_device_graph", cases, REN_TEST_COUNT(cases),

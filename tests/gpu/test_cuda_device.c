@@ -331,6 +331,9 @@ static void use_all(test_table *t, CUcontext expected)
     STAYS(t->api->graph_end(t->dev, 0, &graph, &err));
     STAYS(t->api->graph_launch(t->dev, 0, graph));
     finish(t, 0);
+    STAYS(t->api->graph_begin(t->dev, 0));
+    STAYS(t->api->fill(t->dev, 0, dev, 5, 64));
+    STAYS(t->api->graph_update(t->dev, 0, graph, &err));
     t->api->graph_destroy(t->dev, graph);
     t->api->event_destroy(t->dev, event);
     t->api->mem_free(t->dev, dev, 64);

@@ -18,9 +18,9 @@
 #include "../../libren/device/cpu/cpu.h"
 
 static const char *const call_names[CALLS] = {
-    "open",        "mem_alloc", "host_alloc",   "event_create", "event_record", "event_wait",
-    "event_sync",  "copy",      "fill",         "call",         "op_create",    "op_launch",
-    "graph_begin", "graph_end", "graph_launch", "stamp",        "any"};
+    "open",        "mem_alloc",    "host_alloc", "event_create", "event_record", "event_wait",
+    "event_sync",  "copy",         "fill",       "call",         "op_create",    "op_launch",
+    "graph_begin", "graph_update", "graph_end",  "graph_launch", "stamp",        "any"};
 
 /* What waits for the next device. */
 static struct {

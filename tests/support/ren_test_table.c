@@ -333,6 +333,19 @@ static ren_status hook_graph_begin(ren__device *dev, uint32_t origin)
     return status;
 }
 
+static ren_status hook_graph_update(ren__device *dev, uint32_t origin, ren__graph *graph,
+                                    ren_error *err)
+{
+    hook *h = hook_of_device(dev);
+    ren_status status = ren__hook_enter(h, CALL_GRAPH_UPDATE);
+    if (status != REN_OK) {
+        return ren__error_set(err, status, 0, __FILE__, __LINE__, "injected by a test");
+    }
+    status = h->api->graph_update(h->dev, origin, graph, err);
+    h->capturing = status != REN_OK;
+    return status;
+}
+
 static ren_status hook_graph_end(ren__device *dev, uint32_t origin, ren__graph **out,
                                  ren_error *err)
 {
@@ -538,6 +551,7 @@ static void fill_table(ren__device_api *table, const ren__device_api *inner)
         .op_destroy = hook_op_destroy,
         .op_launch = hook_op_launch,
         .graph_begin = hook_graph_begin,
+        .graph_update = hook_graph_update,
         .graph_end = hook_graph_end,
         .graph_launch = hook_graph_launch,
         .graph_destroy = hook_graph_destroy,

@@ -246,6 +246,8 @@ bool ren__cpu_segment_command(const ren__cpu_command *launch, uint32_t index,
 void ren__cpu_capture_drop(ren__device *dev);
 
 ren_status ren__cpu_graph_begin(ren__device *dev, uint32_t origin);
+ren_status ren__cpu_graph_update(ren__device *dev, uint32_t origin, ren__graph *graph,
+                                 ren_error *err);
 ren_status ren__cpu_graph_end(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err);
 ren_status ren__cpu_graph_launch(ren__device *dev, uint32_t lane, ren__graph *graph);
 void ren__cpu_graph_destroy(ren__device *dev, ren__graph *graph);

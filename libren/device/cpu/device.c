@@ -477,6 +477,7 @@ const ren__device_api *ren__device_cpu(void)
         .op_destroy = ren__cpu_op_destroy,
         .op_launch = cpu_op_launch,
         .graph_begin = ren__cpu_graph_begin,
+        .graph_update = ren__cpu_graph_update,
         .graph_end = ren__cpu_graph_end,
         .graph_launch = ren__cpu_graph_launch,
         .graph_destroy = ren__cpu_graph_destroy,

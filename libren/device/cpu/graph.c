@@ -30,6 +30,11 @@
  * points, two replays of one graph cannot be confused, and the origin's segment begins behind
  * everything that is on the launching lane, while the others begin with a wait for one of its
  * records.
+ *
+ * Update. A graph takes the lists of a capture in place of its own when both have, lane by lane,
+ * the same kinds of commands in the same places and the same waits for the same records: what a
+ * GPU's driver asks for, so that what is refused here would be refused there. The old lists go at
+ * once; no lane looks at them, since no launch of the graph is under way.
  */
 #include "cpu.h"
 
@@ -235,11 +240,12 @@ ren_status ren__cpu_graph_begin(ren__device *dev, uint32_t origin)
 }
 
 /* Cut off what the origin does not wait for; see the head of this file. */
-static void trim(ren__graph *graph, const uint32_t covered[REN__LANES])
+static void trim(lane_segment segments[REN__LANES], uint32_t origin,
+                 const uint32_t covered[REN__LANES])
 {
-    for (uint32_t i = 0; i < graph->lanes; i++) {
-        lane_segment *segment = &graph->segment[i];
-        while (i != graph->origin && segment->count > covered[i]) {
+    for (uint32_t i = 0; i < REN__LANES; i++) {
+        lane_segment *segment = &segments[i];
+        while (i != origin && segment->count > covered[i]) {
             segment->count--;
             segment->records -= segment->commands[segment->count].kind == REN__CPU_RECORD ? 1u : 0u;
         }
@@ -256,30 +262,79 @@ static void check_joined(const ren__device *dev, ren__cpu_capture *capture)
     }
 }
 
-ren_status ren__cpu_graph_end(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err)
+/* REN_OK when the open capture on `origin` is closed in itself; its lists are then trimmed. */
+static ren_status close_capture(ren__device *dev, uint32_t origin, ren_error *err)
 {
-    *out = NULL;
     ren__cpu_capture *capture = dev->capture;
     if (!capture || capture->origin != origin) {
         return REN__CPU_FAIL(err, REN_ERR_INVALID_ARGUMENT, "no capture is open on lane %u",
                              (unsigned)origin);
     }
-    ren_status status = REN_OK;
     if (ren__cpu_is_lost(dev)) {
-        status = REN__CPU_FAIL(err, REN_ERR_DEVICE_LOST, "the device is lost");
-    } else {
-        check_joined(dev, capture);
-        if (capture->invalid) {
-            status = REN__CPU_FAIL(err, capture->status, "%s", capture->reason);
+        return REN__CPU_FAIL(err, REN_ERR_DEVICE_LOST, "the device is lost");
+    }
+    check_joined(dev, capture);
+    if (capture->invalid) {
+        return REN__CPU_FAIL(err, capture->status, "%s", capture->reason);
+    }
+    trim(capture->segment, origin, capture->clock[origin]);
+    return REN_OK;
+}
+
+static bool is_alike(const ren__graph *graph, const ren__cpu_capture *capture)
+{
+    bool alike = graph->origin == capture->origin;
+    for (uint32_t i = 0; i < graph->lanes && alike; i++) {
+        const lane_segment *a = &graph->segment[i];
+        const lane_segment *b = &capture->segment[i];
+        alike = a->count == b->count;
+        for (uint32_t k = 0; k < a->count && alike; k++) {
+            const ren__cpu_command *x = &a->commands[k];
+            const ren__cpu_command *y = &b->commands[k];
+            alike = x->kind == y->kind;
+            if (alike && (x->kind == REN__CPU_RECORD || x->kind == REN__CPU_WAIT)) {
+                alike = x->as.point.lane == y->as.point.lane && x->as.point.seq == y->as.point.seq;
+            }
         }
+    }
+    return alike;
+}
+
+/* The lists change hands. */
+static void take_segments(ren__graph *graph, ren__cpu_capture *capture)
+{
+    memcpy(graph->segment, capture->segment, sizeof graph->segment);
+    memset(capture->segment, 0, sizeof capture->segment);
+}
+
+ren_status ren__cpu_graph_update(ren__device *dev, uint32_t origin, ren__graph *graph,
+                                 ren_error *err)
+{
+    ren_status status = close_capture(dev, origin, err);
+    if (status != REN_OK) {
+        return status;
+    }
+    if (!is_alike(graph, dev->capture)) {
+        return REN__CPU_FAIL(err, REN_ERR_UNSUPPORTED, "the graph has other commands");
+    }
+    free_segments(graph->segment);
+    take_segments(graph, dev->capture);
+    ren__cpu_capture_drop(dev);
+    return REN_OK;
+}
+
+ren_status ren__cpu_graph_end(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err)
+{
+    *out = NULL;
+    ren_status status = close_capture(dev, origin, err);
+    if (!dev->capture || dev->capture->origin != origin) {
+        return status; /* another lane's capture stays open */
     }
     ren__graph *graph = status == REN_OK ? calloc(1, sizeof *graph) : NULL;
     if (graph) {
         graph->origin = origin;
         graph->lanes = dev->lanes;
-        memcpy(graph->segment, capture->segment, sizeof graph->segment);
-        memset(capture->segment, 0, sizeof capture->segment);
-        trim(graph, capture->clock[origin]);
+        take_segments(graph, dev->capture);
         *out = graph;
     } else if (status == REN_OK) {
         status = REN__CPU_FAIL(err, REN_ERR_NO_MEMORY, "out of memory for a graph");

@@ -44,7 +44,11 @@ static int has_relu(const ren__op_desc *desc)
 static ren_status launch_plan(ren__device *dev, ren__cuda_lane *lane, ren__op *op,
                               void *const operands[REN__OPERANDS], void *workspace)
 {
-    const ren__cuda_dnn_plan *plan = op->u.conv.plan;
+    ren__cuda_dnn_plan *plan = op->u.conv.plan;
+    ren_status status = ren__cuda_graph_hold(dev, plan);
+    if (status != REN_OK) {
+        return status;
+    }
     roles r = roles_of(op->desc.kind);
     void *bound[REN__DNN_OPERANDS] = {operands[r.x], operands[r.w], operands[r.y],
                                       has_bias(&op->desc) ? operands[2] : NULL};

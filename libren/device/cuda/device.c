@@ -345,6 +345,7 @@ void ren__cuda_close(ren__device *dev)
         if (dev->aside) {
             (void)cudaStreamDestroy(dev->aside);
         }
+        ren__cuda_capture_drop(dev);
         ren__cuda_dnn_close(dev);
         ren__cuda_tune_forget(dev);
         ren__cuda_tickets_free(dev);

@@ -17,8 +17,8 @@
  *           dnn_execute.c  executing one
  * Cache     Owned by the device, made with its first convolution, freed when it closes. Operations
  *           of one signature share a plan, whatever their lane; the next operation of a signature
- *           neither asks the library nor times anything. Plans that no operation holds stay, up to
- *           PLANS_KEPT of them.
+ *           neither asks the library nor times anything. Plans that no operation and no graph holds
+ *           stay, up to PLANS_KEPT of them.
  * Threads   Everything but ren__cuda_dnn_execute and ren__cuda_dnn_give needs the device's op_lock.
  *           A plan is executed by one thread at a time: by the submitter once an operation holds
  *           it, before that by the tuner.
@@ -124,6 +124,8 @@ int ren__cuda_dnn_is_served(const ren__cuda_dnn_choice *choice);
 ren_status ren__cuda_dnn_take(ren__device *dev, const ren__cuda_dnn_signature *s,
                               ren__cuda_dnn_plan **out, ren_error *err);
 void ren__cuda_dnn_give(ren__cuda_dnn_plan *plan);
+/* Once more: the caller knows that somebody holds it. Any thread. */
+void ren__cuda_dnn_hold(ren__cuda_dnn_plan *plan);
 void ren__cuda_dnn_close(ren__device *dev);
 
 /* ------------------------------------------------------------------ dnn_execute.c */

@@ -187,7 +187,7 @@ static void choose(ren__device *dev, const ren__cuda_dnn_signature *s, ren__cuda
     say(dev, s, out, count);
 }
 
-/* Drop the plan used least lately that no operation holds. */
+/* Drop the plan used least lately that nobody holds. */
 static void drop_one(ren__device *dev)
 {
     ren__cuda_dnn_plan **last = NULL;
@@ -243,7 +243,7 @@ ren_status ren__cuda_dnn_take(ren__device *dev, const ren__cuda_dnn_signature *s
             uint32_t before = dev->dnn->count;
             drop_one(dev);
             if (dev->dnn->count == before) {
-                break; /* operations hold them all */
+                break; /* all are held */
             }
         }
         plan->next = dev->dnn->first;
@@ -254,6 +254,12 @@ ren_status ren__cuda_dnn_take(ren__device *dev, const ren__cuda_dnn_signature *s
     (void)atomic_fetch_add_explicit(&plan->references, 1, memory_order_relaxed);
     *out = plan;
     return REN_OK;
+}
+
+void ren__cuda_dnn_hold(ren__cuda_dnn_plan *plan)
+{
+    /* Relaxed: it is held, so it is not dropped meanwhile. */
+    (void)atomic_fetch_add_explicit(&plan->references, 1, memory_order_relaxed);
 }
 
 void ren__cuda_dnn_give(ren__cuda_dnn_plan *plan)

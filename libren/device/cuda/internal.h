@@ -65,6 +65,25 @@ typedef struct ren__cuda_lane {
     cublasLtHandle_t blas;
 } ren__cuda_lane;
 
+typedef struct ren__cuda_dnn_plan ren__cuda_dnn_plan;
+
+/* Plans of cuDNN that a graph refers to: see graph.c. */
+typedef struct ren__cuda_held {
+    ren__cuda_dnn_plan **plans;
+    uint32_t count, capacity;
+} ren__cuda_held;
+
+/* The submitter's. */
+typedef struct ren__cuda_capture {
+    int open; /* from graph_begin to graph_end, or to an update that was made */
+    uint32_t origin;
+    int ended;         /* by graph_update: no stream is captured any more */
+    ren_status status; /* of that, and its text */
+    ren_error error;
+    cudaGraph_t captured; /* the template */
+    ren__cuda_held held;
+} ren__cuda_capture;
+
 struct ren__device {
     ren__host_services host;
     ren__cuda_driver driver;
@@ -75,6 +94,7 @@ struct ren__device {
     uint32_t deterministic;
     uint32_t autotune; /* never with `deterministic` */
     ren__cuda_lane lane[REN__LANES];
+    ren__cuda_capture capture;
     cudaStream_t aside;        /* of copy_now: beside the lanes */
     struct ren__cuda_dnn *dnn; /* under op_lock: plans of cuDNN, made when first needed (dnn.h) */
     ren__device_caps caps;
@@ -187,8 +207,6 @@ typedef struct ren__cuda_dnn_pack {
     void *workspace;
 } ren__cuda_dnn_pack;
 
-typedef struct ren__cuda_dnn_plan ren__cuda_dnn_plan;
-
 typedef struct ren__cuda_conv {
     ren__cuda_dnn_plan *plan;
     ren__cuda_dnn_pack pack; /* of the latest launch; the next one mostly has the same addresses */
@@ -250,6 +268,11 @@ int ren__cuda_half_inner(const ren__op_desc *desc, int refused, ren__op_desc *ou
 /* Put casts around op->inner, whose needs are in *needs. */
 void ren__cuda_half_wrap(ren__op *op, ren__op_needs *needs);
 
+/* graph.c. Submitter: a plan that an operation holds is executed, perhaps inside a capture. */
+ren_status ren__cuda_graph_hold(ren__device *dev, ren__cuda_dnn_plan *plan);
+/* Free what an open capture has so far; its streams are not taken out of it. */
+void ren__cuda_capture_drop(ren__device *dev);
+
 /* costs.c */
 ren__device_costs ren__cuda_costs(const struct cudaDeviceProp *p, int ordinal);
 
@@ -284,6 +307,8 @@ ren_status ren__cuda_op_launch(ren__device *dev, uint32_t lane, ren__op *op,
 uint32_t ren__cuda_host_is_pinned(ren__device *dev, const void *ptr);
 ren_status ren__cuda_copy_now(ren__device *dev, void *dst, const void *src, uint64_t bytes);
 ren_status ren__cuda_graph_begin(ren__device *dev, uint32_t origin);
+ren_status ren__cuda_graph_update(ren__device *dev, uint32_t origin, ren__graph *graph,
+                                  ren_error *err);
 ren_status ren__cuda_graph_end(ren__device *dev, uint32_t origin, ren__graph **out, ren_error *err);
 ren_status ren__cuda_graph_launch(ren__device *dev, uint32_t lane, ren__graph *graph);
 void ren__cuda_graph_destroy(ren__device *dev, ren__graph *graph);

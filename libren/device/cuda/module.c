@@ -32,6 +32,7 @@ static const ren__device_api table = {
     .op_destroy = ren__cuda_op_destroy,
     .op_launch = ren__cuda_op_launch,
     .graph_begin = ren__cuda_graph_begin,
+    .graph_update = ren__cuda_graph_update,
     .graph_end = ren__cuda_graph_end,
     .graph_launch = ren__cuda_graph_launch,
     .graph_destroy = ren__cuda_graph_destroy,
