@@ -263,9 +263,10 @@ typedef struct ren_stats {
     uint64_t completions_waiting; /* callbacks that wait for a pump, all channels */
     uint64_t steps_queued;        /* training steps done on the queued path */
     uint64_t steps_graph;         /* training steps done on the graph path */
-    uint64_t graph_captures;
-    uint64_t graph_updates;
-    uint64_t graph_fallbacks;
+    uint64_t graph_captures;      /* graphs recorded, of steps and inferences */
+    uint64_t graph_updates;       /* of them, those that brought the executable of a plan that is no
+                                     longer kept up to date, so that none had to be made */
+    uint64_t graph_fallbacks;     /* captures and launches that failed: back to the queued path */
     uint64_t events_recorded;     /* by the submitter, between streams and for completion */
     uint64_t events_waited;       /* waits of one stream for another's event */
     uint64_t batches;             /* groups of jobs that share one completion event; a training

@@ -285,9 +285,26 @@ ren_status ren__plan_finish(ren__plan *plan, ren__submit *s)
     return status;
 }
 
+/* The graph in which the capture has ended, or NULL. */
+static ren__graph *update_one(issue *is, ren__graph *const *spares, uint32_t count)
+{
+    uint32_t origin = is->plan->origin_lane;
+    for (uint32_t i = 0; i < count; i++) {
+        ren_status status = is->api->graph_update(is->dev, origin, spares[i], NULL);
+        if (status == REN_OK) {
+            return spares[i];
+        }
+        if (status == REN_ERR_DEVICE_LOST) {
+            break;
+        }
+    }
+    return NULL;
+}
+
 /* Begin, walk the tasks, end. The end is called whatever came before: it is what takes the lanes
  * out of the capture. */
-static ren_status capture_all(issue *is, ren__graph **out, ren_error *err)
+static ren_status capture_all(issue *is, ren__graph *const *spares, uint32_t count,
+                              ren__graph **out, ren_error *err)
 {
     ren__plan *plan = is->plan;
     ren__graph *graph = NULL;
@@ -297,6 +314,10 @@ static ren_status capture_all(issue *is, ren__graph **out, ren_error *err)
     }
     status = issue_all(is, 1);
     plan->torn = 0; /* what was recorded is not in the lanes */
+    *out = status == REN_OK ? update_one(is, spares, count) : NULL;
+    if (*out) {
+        return REN_OK;
+    }
     ren_status ended =
         is->api->graph_end(is->dev, plan->origin_lane, &graph, status == REN_OK ? err : NULL);
     if (status != REN_OK) {
@@ -310,7 +331,8 @@ static ren_status capture_all(issue *is, ren__graph **out, ren_error *err)
 }
 
 ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *external,
-                             ren__graph **out, ren_error *err)
+                             ren__graph *const *spares, uint32_t spare_count, ren__graph **out,
+                             ren_error *err)
 {
     *out = NULL;
     ren_status status = check(plan, external);
@@ -330,5 +352,5 @@ ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *exter
         }
         plan->torn = 0;
     }
-    return capture_all(&is, out, err);
+    return capture_all(&is, spares, spare_count, out, err);
 }

@@ -157,10 +157,15 @@ ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *externa
 ren_status ren__plan_finish(ren__plan *plan, ren__submit *s);
 
 /* What an issue with `fork` would enqueue, as a graph of the origin's lane; nothing of it runs. The
- * addresses and operations that it holds are those of now. After an error the lanes and the plan
- * are as before. */
+ * addresses and operations that it holds are those of now. The first of the `spare_count` graphs
+ * that the device can make do this, in place of what it did, becomes *out; without one *out is a
+ * new graph. No launch of theirs is under way, and none but *out may be launched any more. After an
+ * error the lanes and the plan are as before. */
 ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *external,
-                             ren__graph **out, ren_error *err);
+                             ren__graph *const *spares, uint32_t spare_count, ren__graph **out,
+                             ren_error *err);
+/* Plans whose graphs can be made from each other's, sizes apart, have the same number here. */
+uint64_t ren__plan_shape(const ren__plan *plan);
 
 typedef struct ren__plan_times {
     uint64_t first_ns, last_ns; /* device times: the first task's start, the last one's end; 0 =

@@ -94,7 +94,7 @@ static ren_status make_lane(ren__infer_output *o, ren__infer_lane *l, ren_stream
         l->commands += need[i];
     }
     l->result = find_result(o, l, d);
-    ren__replay_init(&l->replay, m->rt, l->plan, stream);
+    ren__replay_init(&l->replay, m->rt, l->plan, stream, NULL);
     return l->result ? REN_OK : REN__FAIL(err, REN_ERR_INTERNAL, "an output has no place");
 }
 

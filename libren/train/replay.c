@@ -27,9 +27,10 @@
  * the place alone, hence one graph for each place. What differs from step to step (learning rate
  * and the other scalars, step index, dropout's counter) is read by kernels from the control block,
  * the rest from the device's own state; the copies into the control block and out of the state
- * differ in their host side and stay outside. So an executable is never updated: another batch
- * size, phase or set of frozen parameters is another plan with graphs of its own, and graph_updates
- * stays 0.
+ * differ in their host side and stay outside. So while a plan lives its executables stay as they
+ * are: another batch size, phase or set of frozen parameters is another plan with graphs of its
+ * own. Those of a plan that went are what the next captures try to update before the device makes
+ * new ones (graph_updates); see Spares in replay.h.
  *
  * Why two launches of one graph never overlap. A launch sits in the lane of the plan's origin
  * (UPDATE for a step, its own stream for an inference) and the plan ends there behind all its
@@ -48,9 +49,11 @@
  * is all that a trace changes, and the steps in a row count for both. What is computed is the same,
  * command for command.
  *
- * Destroying. A graph goes with its plan, and a plan goes only when no step that was accepted with
- * it is unfinished. Nothing is destroyed by the submitter, which could not know whether a launch
- * still runs without asking the device.
+ * Destroying. A graph leaves with its plan, and a plan goes only when no step that was accepted
+ * with it is unfinished. Nothing is destroyed by the submitter, which could not know whether a
+ * launch still runs without asking the device; what it updates are spares, whose launches are known
+ * to be done. A spare refers to operations and memory that are gone; it is updated or destroyed,
+ * and never launched as it is. One that a capture could not make use of stays where it was.
  */
 #include "replay.h"
 
@@ -61,26 +64,141 @@ uint32_t ren__replay_is_on(ren_runtime *rt)
     return !ren__runtime_config_of(rt)->disable_graphs && ren__runtime_caps(rt)->graphs;
 }
 
-void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan, ren_stream origin)
+/* ------------------------------------------------------------------ spares */
+
+enum {
+    SPARE_EMPTY = 0,
+    SPARE_KEPT,
+    SPARE_CLAIMED
+};
+
+void ren__spares_init(ren__spares *s, ren_runtime *rt)
+{
+    memset(s, 0, sizeof *s);
+    s->rt = rt;
+}
+
+void ren__spares_deinit(ren__spares *s)
+{
+    for (uint32_t i = 0; i < REN__REPLAY_SPARES; i++) {
+        if (s->spare[i].graph) {
+            ren__runtime_api(s->rt)->graph_destroy(ren__runtime_device(s->rt), s->spare[i].graph);
+        }
+    }
+    memset(s, 0, sizeof *s);
+}
+
+/* Acquire: pairs with the release of who had it before. */
+static uint32_t claim(ren__spare *spare, uint32_t from)
+{
+    return atomic_compare_exchange_strong_explicit(&spare->state, &from, SPARE_CLAIMED,
+                                                   memory_order_acquire, memory_order_relaxed);
+}
+
+/* Release: pairs with the next one's claim. */
+static void leave(ren__spare *spare)
+{
+    atomic_store_explicit(&spare->state, spare->graph ? SPARE_KEPT : SPARE_EMPTY,
+                          memory_order_release);
+}
+
+/* In place of the oldest, but for one that the submitter looks at. */
+static void keep(ren__spares *s, uint64_t shape, ren__graph *graph)
+{
+    for (uint32_t i = 0; i < REN__REPLAY_SPARES && graph; i++) {
+        ren__spare *spare = &s->spare[s->next];
+        s->next = (s->next + 1) % REN__REPLAY_SPARES;
+        if (claim(spare, SPARE_EMPTY) || claim(spare, SPARE_KEPT)) {
+            ren__graph *oldest = spare->graph;
+            spare->shape = shape;
+            spare->graph = graph;
+            graph = oldest;
+            leave(spare);
+            break;
+        }
+    }
+    if (graph) {
+        ren__runtime_api(s->rt)->graph_destroy(ren__runtime_device(s->rt), graph);
+    }
+}
+
+/* What a capture is offered; all are claimed. */
+typedef struct offers {
+    uint32_t count;
+    ren__spare *spares[REN__REPLAY_OFFERS];
+    ren__graph *graphs[REN__REPLAY_OFFERS];
+} offers;
+
+static void find_offers(ren__spares *s, uint64_t shape, offers *out)
+{
+    out->count = 0;
+    for (uint32_t i = 0; s && i < REN__REPLAY_SPARES && out->count < REN__REPLAY_OFFERS; i++) {
+        ren__spare *spare = &s->spare[(s->look + i) % REN__REPLAY_SPARES];
+        if (!claim(spare, SPARE_KEPT)) {
+            continue;
+        }
+        if (spare->shape == shape) {
+            out->spares[out->count] = spare;
+            out->graphs[out->count++] = spare->graph;
+        } else {
+            leave(spare);
+        }
+    }
+}
+
+/* All but `taken`, which may be none of them, stay. Returns 1 when it is one of them. */
+static uint32_t settle_offers(ren__spares *s, const offers *o, const ren__graph *taken)
+{
+    uint32_t updated = 0;
+    for (uint32_t i = 0; i < o->count; i++) {
+        if (o->graphs[i] == taken) {
+            o->spares[i]->graph = NULL;
+            updated = 1;
+        }
+        leave(o->spares[i]);
+    }
+    if (o->count && !updated) {
+        s->look = (uint32_t)(o->spares[o->count - 1u] - s->spare) + 1u;
+    }
+    return updated;
+}
+
+/* ------------------------------------------------------------------ life */
+
+void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan, ren_stream origin,
+                      ren__spares *spares)
 {
     memset(r, 0, sizeof *r);
     r->rt = rt;
     r->plan = plan;
+    r->spares = spares;
+    r->shape = ren__plan_shape(plan);
     r->origin = origin;
     r->after = ren__replay_is_on(rt) ? ren__runtime_config_of(rt)->graph_after_steps : UINT32_MAX;
     r->next_pause = REN__REPLAY_PAUSE;
 }
 
+/* A graph with stamps has commands that the one without has not. */
+static uint64_t shape_of(const ren__replay *r, uint32_t timed)
+{
+    return r->shape + timed;
+}
+
 void ren__replay_deinit(ren__replay *r)
 {
     for (uint32_t i = 0; i < 2 * REN__REPLAY_PLACES; i++) {
-        ren__graph *graph = r->graph[i / REN__REPLAY_PLACES][i % REN__REPLAY_PLACES];
-        if (graph) {
+        uint32_t timed = i / REN__REPLAY_PLACES;
+        ren__graph *graph = r->graph[timed][i % REN__REPLAY_PLACES];
+        if (graph && r->spares) {
+            keep(r->spares, shape_of(r, timed), graph);
+        } else if (graph) {
             ren__runtime_api(r->rt)->graph_destroy(ren__runtime_device(r->rt), graph);
         }
     }
     memset(r, 0, sizeof *r);
 }
+
+/* ------------------------------------------------------------------ issue */
 
 void ren__replay_interrupt(ren__replay *r)
 {
@@ -106,9 +224,14 @@ static ren_status capture(ren__replay *r, ren__submit *s, void *const *external,
     ren_error err;
     memset(&err, 0, sizeof err);
     ren__plan_set_stamps(r->plan, timed ? ren__plan_stamp_block(r->plan, place) : NULL);
-    ren_status status = ren__plan_capture(r->plan, s, external, &r->graph[timed][place], &err);
+    offers found;
+    find_offers(r->spares, shape_of(r, timed), &found);
+    ren__graph **graph = &r->graph[timed][place];
+    ren_status status =
+        ren__plan_capture(r->plan, s, external, found.graphs, found.count, graph, &err);
+    uint32_t updated = settle_offers(r->spares, &found, *graph);
     if (status == REN_OK) {
-        ren__submit_count_graph(s, 1, 0, 0);
+        ren__submit_count_graph(s, 1, updated, 0);
         return REN_OK;
     }
     if (status == REN_ERR_DEVICE_LOST) {

@@ -7,6 +7,13 @@
  * Progress  issue never waits for the device.
  * Memory    none of the host's; a capture takes what the device needs for a graph.
  * Units     steps of this plan.
+ *
+ * Spares. To make an executable graph costs a device more than to bring one of the same shape up to
+ * date, and a trainer that goes through more batch sizes than it keeps plans for has such ones: the
+ * graphs of the plan that just went. They are kept, up to REN__REPLAY_SPARES, and offered to the
+ * next captures, up to REN__REPLAY_OFFERS at a time. Whoever owns the plans puts them there, the
+ * submitter takes them; neither waits for the other. A plan goes only when every step that was
+ * accepted with it has completed, so of a spare's launches none is under way.
  */
 #ifndef REN_TRAIN_REPLAY_H
 #define REN_TRAIN_REPLAY_H
@@ -17,11 +24,29 @@
 #define REN__REPLAY_PAUSE     8u    /* after the first failure; doubles with each further one */
 #define REN__REPLAY_PAUSE_MAX 1024u /* and stays here */
 
+#define REN__REPLAY_SPARES 12u /* two plans of three phases, for A and B */
+#define REN__REPLAY_OFFERS 4u
+
+typedef struct ren__spare {
+    _Atomic uint32_t state; /* empty, kept, or somebody's who looks at the rest; see replay.c */
+    uint64_t shape;
+    ren__graph *graph;
+} ren__spare;
+
+typedef struct ren__spares {
+    ren_runtime *rt;
+    ren__spare spare[REN__REPLAY_SPARES];
+    uint32_t next; /* whoever owns the plans: the oldest */
+    uint32_t look; /* [sub] where the next search begins: behind what was refused last */
+} ren__spares;
+
 typedef struct ren__replay {
     ren_runtime *rt;
     ren__plan *plan;
-    ren_stream origin; /* the plan's: where its graphs are launched */
-    uint32_t after;    /* steps in a row before a capture; UINT32_MAX = no graphs */
+    ren__spares *spares; /* NULL = none: graphs are always made anew */
+    uint64_t shape;      /* the plan's */
+    ren_stream origin;   /* the plan's: where its graphs are launched */
+    uint32_t after;      /* steps in a row before a capture; UINT32_MAX = no graphs */
     ren__graph *graph[2][REN__REPLAY_PLACES]; /* without stamps and with */
     uint32_t run;                             /* steps in a row issued without an error */
     uint32_t pause;                           /* steps that still go task by task after a failure */
@@ -29,9 +54,14 @@ typedef struct ren__replay {
 } ren__replay;
 
 uint32_t ren__replay_is_on(ren_runtime *rt); /* 1 = steady steps become graphs */
-void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan, ren_stream origin);
+/* `spares`: NULL, or where its captures look for graphs, and where its own go. */
+void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan, ren_stream origin,
+                      ren__spares *spares);
 /* The device must be past every launch, or lost. Zeroed is fine. */
 void ren__replay_deinit(ren__replay *r);
+
+void ren__spares_init(ren__spares *s, ren_runtime *rt);
+void ren__spares_deinit(ren__spares *s); /* behind its replays; zeroed is fine */
 
 /* Another plan was issued in between: the steps in a row start again. Graphs are kept. */
 void ren__replay_interrupt(ren__replay *r);

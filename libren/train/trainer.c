@@ -7,7 +7,8 @@
  * Threads   create and destroy: the builder's. ren__trainer_plan: the thread that posts steps.
  * Memory    one region of device memory, one pinned block, and what plans take. A plan per batch
  *           size and set of frozen parameters is kept, up to the host's plan_cache; the one unused
- *           for longest goes first, unless a step under way uses it.
+ *           for longest goes first, unless a step under way uses it, and its graphs become spares
+ *           (replay.h).
  *
  * A plan is a forward and a backward pass, see diff.h, and an update, see update.h. Where steps
  * accumulate there are three for each batch size, told apart by the place of a step in its window.
@@ -34,7 +35,7 @@ static void drop_plan(ren_trainer *t, ren__step_plan *sp)
     const ren__host_allocator *a = t->model->allocator;
     for (uint32_t i = 0; i < REN__STEP_PHASES; i++) {
         ren__phase_plan *pp = &sp->phase[i];
-        ren__replay_deinit(&pp->replay); /* graphs hold the plan's operations */
+        ren__replay_deinit(&pp->replay); /* its graphs become spares */
         ren__plan_destroy(pp->plan);
         ren__host_free(a, pp->externals, pp->external_count, sizeof pp->externals[0]);
         ren__host_free(a, pp->input_values, t->input_count, sizeof pp->input_values[0]);
@@ -108,7 +109,7 @@ static ren_status build_plan(ren_trainer *t, const ren__step_plan *sp, ren__phas
     pp->sum_out = u.sum_out;
     pp->statistics_in = d->statistics_in;
     pp->statistics_out = t->window == 1 ? REN__NO_VALUE : d->statistics;
-    ren__replay_init(&pp->replay, t->rt, pp->plan, REN_STREAM_UPDATE);
+    ren__replay_init(&pp->replay, t->rt, pp->plan, REN_STREAM_UPDATE, &t->spares);
     return resolve_plan(t, pp, &u, err);
 }
 
@@ -448,6 +449,7 @@ static void free_trainer(ren_trainer *t)
     for (uint32_t i = 0; t->plans && i < t->plan_count; i++) {
         drop_plan(t, &t->plans[i]);
     }
+    ren__spares_deinit(&t->spares);
     for (uint32_t p = 0; p < REN__INPUT_SLOTS; p++) {
         if (t->copied[p]) {
             api->event_destroy(dev, t->copied[p]);
@@ -530,6 +532,7 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
     }
     t->model = m;
     t->rt = m->rt;
+    ren__spares_init(&t->spares, m->rt);
     t->loss = node;
     t->optimizer = config->optimizer;
     t->clips = config->clip_norm > 0.0f;

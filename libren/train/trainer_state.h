@@ -140,6 +140,7 @@ struct ren_trainer {
     ren__step_plan *plans; /* [set] the array */
     uint32_t plan_count;   /* [set] */
     ren__plan_policy policy;
+    ren__spares spares;   /* graphs of plans that went */
     const void **sources; /* block behind the steps' arrays */
     uint32_t *staged;
     ren__stage_copy *stage_copies;

@@ -238,6 +238,49 @@ static void test_only_steady_steps_are_captured(void)
     run_free(&base);
 }
 
+/* More batch sizes in turn than plans are kept, so each comes to a plan that is made anew and
+ * captured, and takes over executables of those that went: same bits as the queued path, with one
+ * stream and with five, and where steps accumulate, with up to three kinds of graphs a plan. Fails
+ * if an update leaves an address or an order of the old graph, or takes a graph that still runs. */
+static void test_updates_agree(void)
+{
+    static run_result base, other;
+    static const struct {
+        net_kind kind;
+        uint32_t window, streams;
+    } runs[] = {{NET_MLP, 0, 5},    {NET_MLP, 0, 1},     {NET_LENET, 0, 5},
+                {NET_BRANCH, 0, 5}, {NET_TINYRES, 1, 5}, {NET_TINYRES, 3, 5}};
+    uint64_t updates = 0;
+    for (size_t i = 0; i < REN_TEST_COUNT(runs); i++) {
+        run_spec spec = run_default(runs[i].kind);
+        uint32_t window = runs[i].window ? runs[i].window : 1;
+        spec.window = runs[i].window;
+        spec.streams = runs[i].streams;
+        spec.block = 3 * window;
+        spec.sizes = 10;
+        spec.steps = 3 * spec.sizes * spec.block;
+        spec.after = 1;
+        spec.queued = 1;
+        run_alone(&spec, &base);
+        spec.queued = 0;
+        run_alone(&spec, &other);
+        /* A visit of a batch size issues each phase of its plan task by task once, then captures
+         * it for both places. */
+        CU_ASSERT_EQUAL(other.stats.graph_captures, 3 * spec.sizes * window * 2);
+        CU_ASSERT_EQUAL(other.stats.graph_fallbacks, 0);
+        /* Another device's libraries may compute another size by other commands. */
+        CU_ASSERT(other.stats.graph_updates > 0 || ren_test_device() != REN_DEVICE_CPU);
+        updates += other.stats.graph_updates;
+        CU_ASSERT(other.stats.graph_updates <= other.stats.graph_captures);
+        (void)printf("       %llu of %llu captures were updates\n",
+                     (unsigned long long)other.stats.graph_updates,
+                     (unsigned long long)other.stats.graph_captures);
+        run_same(&base, &other);
+        run_free(&base);
+    }
+    CU_ASSERT(updates > 0);
+}
+
 /* ------------------------------------------------------------------ what the host is told */
 
 /* Each completion carries its step's path, the stats add up, and a replayed step orders nothing by
@@ -442,6 +485,47 @@ static void test_flips_stay_flat(void)
     ren_test_shutdown(rt);
 }
 
+/* Round after round through more batch sizes than plans are kept: spares are used up and made anew,
+ * and neither the host's nor the device's memory grows. */
+static void test_updates_stay_flat(void)
+{
+    static run_result out;
+    run_spec spec = run_default(NET_MLP);
+    ren_stats warm = ren_stats_default(), end = warm;
+    size_t heap = 0;
+    uint32_t rounds = 40u / ren_test_slowdown() + 6u;
+    run r;
+    spec.one_by_one = 1;
+    spec.block = 3;
+    spec.sizes = 10;
+    spec.after = 1;
+    spec.steps = 30;
+    ren_runtime *rt = run_runtime(&spec);
+    run_begin(&r, rt, &spec, &out);
+    for (uint32_t i = 0; i < rounds; i++) {
+        for (r.next = 0; r.next < spec.steps;) {
+            run_step(&r);
+            CU_ASSERT_EQUAL(out.results[r.next - 1].status, REN_OK);
+        }
+        if (i == 4) {
+            CU_ASSERT_EQUAL(ren_runtime_stats(rt, &warm), REN_OK);
+            heap = heap_bytes();
+        }
+    }
+    CU_ASSERT_EQUAL(ren_runtime_stats(rt, &end), REN_OK);
+    CU_ASSERT_EQUAL(end.graph_captures, rounds * spec.sizes * 2);
+    CU_ASSERT(end.graph_updates > warm.graph_updates);
+    CU_ASSERT_EQUAL(end.pool_bytes_in_use, warm.pool_bytes_in_use);
+    CU_ASSERT_EQUAL(end.pool_bytes_reserved, warm.pool_bytes_reserved);
+    CU_ASSERT(heap_bytes() <= heap + (ren_test_device() == REN_DEVICE_CPU ? 65536 : 1 << 20));
+    r.next = 0;
+    run_end(&r);
+    run_free(&out);
+    CU_ASSERT_EQUAL(ren_runtime_stats(rt, &end), REN_OK);
+    CU_ASSERT_EQUAL(end.pool_bytes_in_use, 0);
+    ren_test_shutdown(rt);
+}
+
 typedef struct meddler {
     ren_runtime *rt;
     _Atomic uint32_t stop;
@@ -582,10 +666,12 @@ int main(int argc, char **argv)
         {"test_windows_agree", test_windows_agree},
         {"test_dropout_draws_anew", test_dropout_draws_anew},
         {"test_only_steady_steps_are_captured", test_only_steady_steps_are_captured},
+        {"test_updates_agree", test_updates_agree},
         {"test_path_is_reported", test_path_is_reported},
         {"test_copies_run_beside_a_replay", test_copies_run_beside_a_replay},
         {"test_copies_run_beside_a_large_replay", test_copies_run_beside_a_large_replay},
         {"test_flips_stay_flat", test_flips_stay_flat},
+        {"test_updates_stay_flat", test_updates_stay_flat},
         {"test_captures_while_the_host_works", test_captures_while_the_host_works},
         {"test_destroy_with_replays_in_flight", test_destroy_with_replays_in_flight},
         {"test_two_trainers_at_once", test_two_trainers_at_once},

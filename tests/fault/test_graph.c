@@ -161,7 +161,7 @@ static void test_capture_keeps_failing(void)
 /* A thousand captures, of which about every third fails, at its begin, inside or at its end: each
  * is counted, no step is lost or applied twice. Batch sizes change every three steps and there are
  * more of them than plans are kept for, so the first step after a change goes task by task and the
- * next two capture. */
+ * next two capture. A failing end is one behind updates that failed as well. */
 static void test_thousand_captures(void)
 {
     static const char *const calls[] = {"graph_begin", "graph_end", "op_launch"};
@@ -187,10 +187,14 @@ static void test_thousand_captures(void)
         } else if (!paused && ren_test_random(&state) % 3u == 0) {
             uint32_t call = (uint32_t)(ren_test_random(&state) % REN_TEST_COUNT(calls));
             ren_test_fault(rt, calls[call], 1, REN_ERR_DEVICE, 0);
+            if (strcmp(calls[call], "graph_end") == 0) {
+                ren_test_fault(rt, "graph_update", 1, REN_ERR_DEVICE, 1);
+            }
             broken++;
             paused = 1; /* the plan's next step is not captured */
         }
         run_step(&r);
+        ren_test_fault_clear(rt);
         CU_ASSERT_EQUAL(out.results[r.next - 1].status, REN_OK);
         CU_ASSERT_EQUAL(out.results[r.next - 1].step.path,
                         at && !paused ? REN_PATH_GRAPH : REN_PATH_QUEUED);
@@ -203,6 +207,62 @@ static void test_thousand_captures(void)
     run_end(&r);
     ren_test_shutdown(rt);
     check_against_reference(&spec, &out);
+}
+
+/* Batch sizes as above, so that captures are offered executables of plans that went. */
+static run_spec update_spec(void)
+{
+    run_spec spec = run_default(NET_MLP);
+    spec.steps = 90;
+    spec.block = 3;
+    spec.sizes = 10;
+    spec.after = 1;
+    spec.one_by_one = 1;
+    return spec;
+}
+
+/* Updates fail, each in turn and all of them: a graph is made instead, no step goes another way,
+ * and what was offered is still there, to be used by a later capture or freed. */
+static void test_update_fails(void)
+{
+    static run_result out;
+    run_spec spec = update_spec();
+    uint64_t undisturbed = 0;
+    for (uint64_t nth = 0; nth <= 6; nth++) {
+        ren_runtime *rt = run_runtime(&spec);
+        ren_stats stats = ren_stats_default();
+        run r;
+        run_begin(&r, rt, &spec, &out);
+        if (nth) {
+            ren_test_fault(rt, "graph_update", nth, REN_ERR_DEVICE, nth == 6);
+        }
+        while (r.next < spec.steps) {
+            uint32_t at = r.next % spec.block;
+            run_step(&r);
+            CU_ASSERT_EQUAL(out.results[r.next - 1].status, REN_OK);
+            CU_ASSERT_EQUAL(out.results[r.next - 1].step.path,
+                            at ? REN_PATH_GRAPH : REN_PATH_QUEUED);
+        }
+        CU_ASSERT_EQUAL(ren_runtime_stats(rt, &stats), REN_OK);
+        CU_ASSERT_EQUAL(stats.graph_captures, 2u * spec.steps / spec.block);
+        CU_ASSERT_EQUAL(stats.graph_fallbacks, 0);
+        CU_ASSERT(ren_test_calls(rt, "graph_update") >= nth);
+        if (nth == 0) {
+            undisturbed = stats.graph_updates;
+            CU_ASSERT(undisturbed >= 6);
+        } else if (nth == 6) {
+            /* Another device may refuse some of them by itself. */
+            CU_ASSERT(stats.graph_updates <= 5);
+            CU_ASSERT(stats.graph_updates == 5 || ren_test_device() != REN_DEVICE_CPU);
+        } else {
+            CU_ASSERT(stats.graph_updates + 1 >= undisturbed);
+        }
+        run_end(&r);
+        CU_ASSERT_EQUAL(ren_runtime_stats(rt, &stats), REN_OK);
+        CU_ASSERT_EQUAL(stats.pool_bytes_in_use, 0);
+        ren_test_shutdown(rt);
+        check_against_reference(&spec, &out);
+    }
 }
 
 /* Each launch in turn fails: its step, and no other, is reported and not applied; the queued path
@@ -312,6 +372,24 @@ static void test_broken_step_keeps_its_inputs(void)
 
 /* The device is lost in a capture, or by a launch: every step completes, with that error from there
  * on, and everything can be taken down. */
+static void check_loss(run *r, const char *call)
+{
+    run_result *out = r->out;
+    uint32_t steps = r->next;
+    uint64_t calls = ren_test_calls(r->rt, call);
+    ren_test_fault(r->rt, call, 1, REN_ERR_DEVICE_LOST, 0);
+    while (r->next < r->spec->steps && ren_test_calls(r->rt, call) == calls) {
+        run_step(r);
+    }
+    CU_ASSERT(r->next > steps);
+    CU_ASSERT_EQUAL(out->results[r->next - 1].status, REN_ERR_DEVICE_LOST);
+    ren_trainer_destroy(r->t);
+    ren_model_destroy(r->n.model);
+    free(r->x);
+    free(r->labels);
+    CU_ASSERT_EQUAL(ren_runtime_shutdown(r->rt, UINT64_C(10000000000)), REN_OK);
+}
+
 static void test_loss_on_the_graph_path(void)
 {
     static const char *const calls[] = {"graph_begin", "op_launch", "graph_end", "graph_launch"};
@@ -324,15 +402,18 @@ static void test_loss_on_the_graph_path(void)
         while (r.next < AFTER) {
             run_step(&r);
         }
-        ren_test_fault(rt, calls[c], 1, REN_ERR_DEVICE_LOST, 0);
-        run_step(&r);
-        CU_ASSERT_EQUAL(out.results[AFTER].status, REN_ERR_DEVICE_LOST);
-        ren_trainer_destroy(r.t);
-        ren_model_destroy(r.n.model);
-        free(r.x);
-        free(r.labels);
-        CU_ASSERT_EQUAL(ren_runtime_shutdown(rt, UINT64_C(10000000000)), REN_OK);
+        check_loss(&r, calls[c]);
+        CU_ASSERT_EQUAL(r.next, AFTER + 1);
     }
+}
+
+static void test_loss_in_an_update(void)
+{
+    static run_result out;
+    run_spec spec = update_spec();
+    run r;
+    run_begin(&r, run_runtime(&spec), &spec, &out);
+    check_loss(&r, "graph_update");
 }
 
 int main(int argc, char **argv)
@@ -341,11 +422,13 @@ int main(int argc, char **argv)
         {"test_capture_fails_anywhere", test_capture_fails_anywhere},
         {"test_capture_keeps_failing", test_capture_keeps_failing},
         {"test_thousand_captures", test_thousand_captures},
+        {"test_update_fails", test_update_fails},
         {"test_launch_fails", test_launch_fails},
         {"test_launch_keeps_failing", test_launch_keeps_failing},
         {"test_result_copy_fails", test_result_copy_fails},
         {"test_broken_step_keeps_its_inputs", test_broken_step_keeps_its_inputs},
         {"test_loss_on_the_graph_path", test_loss_on_the_graph_path},
+        {"test_loss_in_an_update", test_loss_in_an_update},
     };
     return ren_test_main(argc, argv, "fault/test_graph", cases, REN_TEST_COUNT(cases), 300);
 }
