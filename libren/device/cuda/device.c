@@ -106,6 +106,16 @@ static ren_status fetch_all(ren__cuda_driver *driver, ren_error *err)
     return REN_OK;
 }
 
+/* Does a refusal of a context mean that a fault of this process stands in the way? Three codes that
+ * a running device is lost with have other reasons here: a GPU that another process has for itself,
+ * a context that is none, and one that was destroyed. */
+static int is_of_a_fault(CUresult code)
+{
+    return code != CUDA_ERROR_DEVICE_UNAVAILABLE && code != CUDA_ERROR_INVALID_CONTEXT &&
+           code != CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+           ren__cuda_convert((cudaError_t)code) == REN_ERR_DEVICE_LOST;
+}
+
 /* Settles dev->context and dev->ordinal. */
 static ren_status choose_context(ren__device *dev, const ren__device_config *config, int count,
                                  ren_error *err)
@@ -115,17 +125,19 @@ static ren_status choose_context(ren__device *dev, const ren__device_config *con
         CUcontext popped;
         dev->context = (CUcontext)config->cuda_context;
         code = dev->driver.ctx_push(dev->context);
-        if (code != CUDA_SUCCESS) {
-            return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, (int32_t)code, __FILE__, __LINE__,
-                                   "cuda.context is not a CUDA context that can be made current "
-                                   "(CUDA error %d)",
-                                   (int)code);
+        if (code == CUDA_SUCCESS) {
+            code = dev->driver.ctx_get_device(&dev->ordinal);
+            (void)dev->driver.ctx_pop(&popped);
         }
-        code = dev->driver.ctx_get_device(&dev->ordinal);
-        (void)dev->driver.ctx_pop(&popped);
-        if (code != CUDA_SUCCESS ||
-            (config->device_index && (uint32_t)dev->ordinal != config->device_index)) {
-            return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, (int32_t)code, __FILE__, __LINE__,
+        if (code != CUDA_SUCCESS) {
+            return ren__cuda_error(
+                err, is_of_a_fault(code) ? REN_ERR_DEVICE_LOST : REN_ERR_INVALID_ARGUMENT,
+                (int32_t)code, __FILE__, __LINE__,
+                "cuda.context is not a CUDA context that can be made current (CUDA error %d)",
+                (int)code);
+        }
+        if (config->device_index && (uint32_t)dev->ordinal != config->device_index) {
+            return ren__cuda_error(err, REN_ERR_INVALID_ARGUMENT, 0, __FILE__, __LINE__,
                                    "cuda.context is of device %d, device_index is %u", dev->ordinal,
                                    config->device_index);
         }
@@ -143,13 +155,15 @@ static ren_status choose_context(ren__device *dev, const ren__device_config *con
         dev->retained = code == CUDA_SUCCESS;
     }
     if (code != CUDA_SUCCESS) {
-        return ren__cuda_error(
-            err, code == CUDA_ERROR_OUT_OF_MEMORY ? REN_ERR_NO_DEVICE_MEMORY : REN_ERR_NO_GPU,
-            (int32_t)code, __FILE__, __LINE__,
-            code == CUDA_ERROR_OUT_OF_MEMORY
-                ? "not enough memory on CUDA device %u to make a context"
-                : "CUDA device %u cannot be used (CUDA error %d)",
-            config->device_index, (int)code);
+        return ren__cuda_error(err,
+                               code == CUDA_ERROR_OUT_OF_MEMORY ? REN_ERR_NO_DEVICE_MEMORY
+                               : is_of_a_fault(code)            ? REN_ERR_DEVICE_LOST
+                                                                : REN_ERR_NO_GPU,
+                               (int32_t)code, __FILE__, __LINE__,
+                               code == CUDA_ERROR_OUT_OF_MEMORY
+                                   ? "not enough memory on CUDA device %u to make a context"
+                                   : "CUDA device %u cannot be used (CUDA error %d)",
+                               config->device_index, (int)code);
     }
     return REN_OK;
 }
