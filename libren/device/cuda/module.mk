@@ -121,7 +121,7 @@ $(B)/tests/unit/test_cuda_codes: private LIBS := $(CUDA_CODES) $(LIBS)
 $(B)/tests/unit/test_cuda_codes: $(CUDA_CODES)
 
 GPU_TESTS    := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/gpu/test_*.c)))
-GPU_HELPERS  := $(addprefix $(B)/obj/tests/gpu/,table.o values.o reference.o spin.o)
+GPU_HELPERS  := $(addprefix $(B)/obj/tests/gpu/,table.o values.o reference.o spin.o lost.o)
 GPU_BENCH    := $(B)/tests/gpu/bench_device $(B)/tests/gpu/bench_costs
 GPU_LINK     := -L$(CUDA_LIBS) -lcudart_static -lrt -ldl
 GPU_SUITES   := conformance golden stress fault
