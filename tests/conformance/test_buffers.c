@@ -3,7 +3,8 @@
  *
  * Proves    memory freed under running work is not handed out unordered, whatever streams
  *           allocate, use and reuse it (failures A1 rows 1, 2, 3, 8); a double buffer keeps its
- *           stamps (row 37); running out is reported as the kind that it is.
+ *           stamps (row 37); a stream that is stuck is in nobody's way (row 59); running out is
+ *           reported as the kind that it is.
  * Oracle    every buffer is filled with a value of its own on one stream, read back on another,
  *           freed at once, and its memory is soon another buffer's. A reuse that is not ordered
  *           behind the read shows as another buffer's value in the copy. Streams are held by
@@ -253,6 +254,85 @@ static void test_steady_state_asks_the_driver_nothing(void)
     ren_test_shutdown(rt);
 }
 
+/* Row 59: a stream is stuck, and buffers are taken, used and freed all the while, also those that
+ * the stuck stream uses and its own. Hangs if a call waits for the device, as a driver's free
+ * would. */
+static void test_alloc_and_free_beside_a_stuck_stream(void)
+{
+    enum {
+        ROUNDS = 200
+    };
+    ren_stats before = ren_stats_default();
+    ren_stats after = ren_stats_default();
+    ren_job_desc d = ren_job_desc_default();
+    ren_buffer none = {0};
+    ren_buffer used[8];
+    ren_job stuck = {0};
+    unsigned char *out = malloc((size_t)ROUNDS * BYTES);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(out);
+    int bad = 0;
+    rt = ren_test_runtime(NULL);
+    /* Once without: what the device does when it does it first may wait for all of it. */
+    for (int s = 0; s < REN_STREAM_COUNT; s++) {
+        used[0] = take((ren_stream)s, BYTES);
+        used[1] = take((ren_stream)s, BYTES);
+        fill((ren_stream)s, used[0], 1);
+        copy((ren_stream)s, used[0], used[1], NULL);
+        copy((ren_stream)s, used[0], none, out);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, used[0]), REN_OK);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, used[1]), REN_OK);
+    }
+    CU_ASSERT_EQUAL(ren_runtime_drain(rt, 30 * SECOND), REN_OK);
+    (void)ren_runtime_stats(rt, &before);
+    ren_test_hold(rt, REN_STREAM_COMP_3);
+    for (size_t i = 0; i < REN_TEST_COUNT(used); i++) {
+        used[i] = take(REN_STREAM_COMP_3, BYTES);
+        fill(REN_STREAM_COMP_3, used[i], 3);
+    }
+    d.kind = REN_JOB_BARRIER;
+    d.stream = REN_STREAM_COMP_3;
+    CU_ASSERT_EQUAL(ren_post(rt, &d, &stuck), REN_OK);
+    for (int round = 0; round < ROUNDS; round++) {
+        static const ren_stream others[] = {REN_STREAM_COMP_1, REN_STREAM_COMP_2, REN_STREAM_UPDATE,
+                                            REN_STREAM_TRANS};
+        ren_stream first = others[round % 4];
+        ren_stream second = others[round / 4 % 4];
+        ren_buffer a = take(first, BYTES);
+        ren_buffer b = take(second, BYTES);
+        ren_buffer own = take(REN_STREAM_COMP_3, BYTES);
+        fill(first, a, (uint32_t)round);
+        copy(second, a, b, NULL);
+        copy(first, b, none, out + (size_t)round * BYTES);
+        fill(REN_STREAM_COMP_3, own, 4);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, a), REN_OK);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, b), REN_OK);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, own), REN_OK);
+        if (round < (int)REN_TEST_COUNT(used)) {
+            CU_ASSERT_EQUAL(ren_buffer_free(rt, used[round]), REN_OK);
+        }
+    }
+    for (int s = 0; s < REN_STREAM_COUNT; s++) { /* all but the stuck one come to their ends */
+        ren_job last = {0};
+        d.stream = (ren_stream)s;
+        if (s != REN_STREAM_COMP_3) {
+            CU_ASSERT_EQUAL(ren_post(rt, &d, &last), REN_OK);
+            CU_ASSERT_EQUAL(ren_wait(rt, last, 30 * SECOND), REN_OK);
+        }
+    }
+    CU_ASSERT_EQUAL(ren_job_status(rt, stuck), REN_PENDING);
+    for (int round = 0; round < ROUNDS; round++) {
+        bad += wrong_bytes(out + (size_t)round * BYTES, (uint32_t)round) != 0;
+    }
+    CU_ASSERT_EQUAL(bad, 0);
+    (void)ren_runtime_stats(rt, &after);
+    CU_ASSERT_EQUAL(before.pool_driver_allocs, after.pool_driver_allocs);
+    CU_ASSERT_EQUAL(before.pool_driver_frees, after.pool_driver_frees);
+    ren_test_release(rt, REN_STREAM_COMP_3);
+    CU_ASSERT_EQUAL(ren_wait(rt, stuck, 30 * SECOND), REN_OK);
+    ren_test_shutdown(rt);
+    free(out);
+}
+
 static void test_alloc_says_what_is_missing(void)
 {
     ren_runtime_config config = ren_test_config();
@@ -292,6 +372,7 @@ int main(int argc, char **argv)
         {"test_random_programs_equal_a_serial_run", test_random_programs_equal_a_serial_run},
         {"test_host_copies_keep_every_order", test_host_copies_keep_every_order},
         {"test_steady_state_asks_the_driver_nothing", test_steady_state_asks_the_driver_nothing},
+        {"test_alloc_and_free_beside_a_stuck_stream", test_alloc_and_free_beside_a_stuck_stream},
         {"test_alloc_says_what_is_missing", test_alloc_says_what_is_missing},
     };
     return ren_test_main(argc, argv, "test_buffers", cases, REN_TEST_COUNT(cases), 180);
