@@ -654,6 +654,92 @@ static void test_two_trainers_at_once(void)
     ren_test_shutdown(rt);
 }
 
+/* NaNs into all memory that the pool has to give. */
+static void overwrite_free_memory(ren_runtime *rt)
+{
+    enum {
+        MOST = 2048
+    };
+    static ren_buffer taken[MOST];
+    uint32_t count = 0;
+    for (uint64_t bytes = 1u << 20; bytes >= 4096; bytes /= 4) {
+        ren_status status = REN_OK;
+        while (count < MOST && status == REN_OK) {
+            ren_job_desc d = ren_job_desc_default();
+            status = ren_buffer_alloc(rt, REN_STREAM_COMP_1, bytes, &taken[count]);
+            if (status != REN_OK) {
+                break;
+            }
+            d.kind = REN_JOB_FILL;
+            d.stream = REN_STREAM_COMP_1;
+            d.fill.dst.buffer = taken[count++];
+            d.fill.value = 0xffu;
+            d.fill.bytes = bytes;
+            while ((status = ren_post(rt, &d, NULL)) == REN_ERR_QUEUE_FULL) {
+                sched_yield();
+            }
+            CU_ASSERT_EQUAL(status, REN_OK);
+        }
+        CU_ASSERT(status == REN_OK || status == REN_ERR_WOULD_GROW);
+    }
+    CU_ASSERT(count > 16);
+    for (uint32_t i = 0; i < count; i++) {
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, taken[i]), REN_OK);
+    }
+}
+
+/* Row 20: two trainers replay graphs with products and convolutions in one runtime; one is
+ * destroyed in mid-run, its memory overwritten, and a new one made. The other's bits stay those of
+ * a run alone. Workspaces are poisoned before each launch. Fails if a graph uses a workspace,
+ * ticket or handle that went with another trainer's. */
+static void outlive(net_kind kind, net_kind other_kind)
+{
+    static run_result alone, out, gone, anew;
+    run_spec spec = run_default(kind);
+    run_spec other = run_default(other_kind);
+    run r, o;
+    const uint32_t third = spec.steps / 3;
+    run_alone(&spec, &alone);
+    ren_test_poison(NULL, 1);
+    ren_runtime *rt = run_runtime(&spec);
+    run_begin(&r, rt, &spec, &out);
+    run_begin(&o, rt, &other, &gone);
+    while (r.next < third) {
+        run_step(&r);
+        run_step(&o);
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+        run_step(&r); /* under way while the other one goes */
+    }
+    run_end(&o);
+    CU_ASSERT(gone.graph_steps > 0);
+    run_free(&gone);
+    overwrite_free_memory(rt);
+    while (r.next < 2 * third) {
+        run_step(&r);
+    }
+    run_begin(&o, rt, &other, &anew);
+    while (r.next < spec.steps) {
+        run_step(&r);
+        run_step(&o);
+    }
+    run_end(&r);
+    CU_ASSERT_EQUAL(out.graph_steps, alone.graph_steps);
+    run_same(&alone, &out);
+    run_end(&o);
+    CU_ASSERT(anew.graph_steps > 0);
+    run_free(&anew);
+    run_free(&alone);
+    ren_test_shutdown(rt);
+}
+
+static void test_trainer_outlives_another(void)
+{
+    outlive(NET_MLP, NET_LENET);
+    outlive(NET_LENET, NET_MLP);
+    outlive(NET_BRANCH, NET_BRANCH);
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -675,6 +761,7 @@ int main(int argc, char **argv)
         {"test_captures_while_the_host_works", test_captures_while_the_host_works},
         {"test_destroy_with_replays_in_flight", test_destroy_with_replays_in_flight},
         {"test_two_trainers_at_once", test_two_trainers_at_once},
+        {"test_trainer_outlives_another", test_trainer_outlives_another},
     };
     return ren_test_main(argc, argv, "conformance/test_graph_path", cases, REN_TEST_COUNT(cases),
                          240);
