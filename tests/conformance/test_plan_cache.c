@@ -186,6 +186,10 @@ static void test_the_next_oldest_goes(void)
     net_result under_way, cancelled;
     ren_job job;
     training r;
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        ren_test_skip("a driver may wait for a stream that is held when a plan is made");
+        return;
+    }
     begin(&r, 4, 2, 1);
     warm_up(&r, 4);
     warm_up(&r, 3);
