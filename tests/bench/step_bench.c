@@ -19,6 +19,8 @@
  *           --path NAMES        sync, async, planned, graph1, graph; default all
  *           --steps N           of a run; default by time
  *           --streams N         of planned and graph, which are then called planned-N and graph-N
+ *           --static 1          planned and graph by the table of streams (REN_POLICY_STATIC); they
+ *                               are then called planned-static and graph-static
  *           --cpu-threads N     of a large operation on the CPU device; default libren's
  *           --module FILE       libren_cuda.so
  *           --autotune 1        the CUDA device times what its libraries offer
@@ -60,7 +62,7 @@ typedef struct options {
     const char *paths; /* comma-separated; NULL = all */
     const char *module_path;
     const char *trace;
-    uint32_t steps, streams, cpu_threads, quiet_s, autotune, fill, list, train;
+    uint32_t steps, streams, cpu_threads, quiet_s, autotune, fill, by_table, list, train;
 } options;
 
 typedef struct path_case {
@@ -89,6 +91,8 @@ static const bench_flag flags[] = {
     {"--cpu-threads", "N", .number = &opt.cpu_threads, .least = 0, .most = 1024},
     {"--quiet", "N", .number = &opt.quiet_s, .least = 0, .most = 86400},
     {"--autotune", "N", .number = &opt.autotune, .least = 0, .most = 1},
+    {"--fill", "N", .number = &opt.fill, .least = 0, .most = 1},
+    {"--static", "N", .number = &opt.by_table, .least = 0, .most = 1},
     {"--list", "N", .number = &opt.list, .least = 0, .most = 1},
     {"--train", "N", .number = &opt.train, .least = 0, .most = 1000000},
 };
@@ -138,9 +142,10 @@ static void open_case(path_case *c, const bench *b, const step_config *config)
     if (many && opt.streams) {
         (void)snprintf(streams, sizeof streams, "-%u", (unsigned)opt.streams);
     }
+    const char *policy = many && opt.by_table ? "-static" : "";
     char model[64];
     bench_model_case_name(&config->of, model, sizeof model);
-    (void)snprintf(c->name, sizeof c->name, "%s/%s%s", model, path, streams);
+    (void)snprintf(c->name, sizeof c->name, "%s/%s%s%s", model, path, streams, policy);
     if ((opt.paths && !bench_lists(opt.paths, path)) || !bench_wants(b, c->name)) {
         return;
     }
@@ -228,6 +233,7 @@ static step_config config_of(const bench_model_case *of, step_path path)
                           .cpu_threads = opt.cpu_threads,
                           .autotune = opt.autotune,
                           .fill = opt.fill,
+                          .policy = opt.by_table ? REN_POLICY_STATIC : REN_POLICY_GREEDY,
                           .module_path = opt.module_path};
     return config;
 }

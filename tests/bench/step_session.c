@@ -93,6 +93,7 @@ static ren_status open_trainer(step_session *s, ren_error *err)
     config.learning_rate = c->of.model->learning_rate;
     config.momentum = 0.9f;
     config.precision = bench_precision_of(c->of.precision);
+    config.stream_policy = c->policy;
     status = ren_trainer_create(s->model, loss, &config, &s->trainer, err);
     if (status == REN_OK) {
         ren__step_plan *plan;

@@ -31,6 +31,7 @@ typedef struct step_config {
     uint32_t cpu_threads;
     uint32_t autotune; /* of the CUDA device */
     uint32_t fill;     /* 1 = every step fills its input slots */
+    ren_stream_policy policy;
     const char *module_path;
 } step_config;
 
