@@ -278,7 +278,7 @@ static void test_alloc_and_free_beside_a_stuck_stream(void)
         used[1] = take((ren_stream)s, BYTES);
         fill((ren_stream)s, used[0], 1);
         copy((ren_stream)s, used[0], used[1], NULL);
-        copy((ren_stream)s, used[0], none, out);
+        copy((ren_stream)s, used[0], none, out + (size_t)s * BYTES);
         CU_ASSERT_EQUAL(ren_buffer_free(rt, used[0]), REN_OK);
         CU_ASSERT_EQUAL(ren_buffer_free(rt, used[1]), REN_OK);
     }
