@@ -7,6 +7,15 @@
  * Checks    Every run of an operation poisons outputs, workspace and the bytes behind each operand
  *           first, runs twice and once more as a captured graph, and asserts that all three gave
  *           the same bits and that nothing behind an operand or the workspace was written.
+ * Light     With REN_TEST_LIGHT the programs run a part of their cases, and each operation once:
+ *           for tools that make a kernel a hundred times slower and look closer themselves
+ *           (sanitize.sh runs compute-sanitizer so). Together the programs launch every kernel that
+ *           they launch without it, with odd sizes and moved addresses, and compare the values.
+ *             1     nothing lies behind an operand, so that a tool sees an access past its end
+ *             init  likewise, and outputs and workspace are left as allocated unless a library may
+ *                   take part: a tool sees what a kernel reads before it is written
+ *             bare  likewise, and so are the inputs: cases fail, and a tool that then finds nothing
+ *                   does not look
  */
 #ifndef REN_TEST_GPU_TABLE_H
 #define REN_TEST_GPU_TABLE_H
@@ -17,7 +26,9 @@ typedef struct test_table {
     const ren__device_api *api;
     ren__device *dev;
     ren__device_caps caps;
-    uint32_t repeats; /* opened as deterministic: one run is like another, bit for bit */
+    uint32_t repeats;     /* opened as deterministic: one run is like another, bit for bit */
+    unsigned char *arena; /* pinned, of light runs; NULL before the first */
+    uint64_t arena_used;
 } test_table;
 
 const ren__host_services *test_host_services(void);
@@ -36,7 +47,13 @@ void test_table_close(test_table *t);
 test_table *test_cuda(void);
 /* The CPU table, likewise. */
 test_table *test_cpu(void);
+/* Says how many operations ran on CUDA tables, too. */
 void test_tables_close(void);
+
+/* 1 when REN_TEST_LIGHT asks for light runs. */
+int test_light(void);
+/* 1 when light runs leave a turn of a loop out: they take one in `of`, the first one included. */
+int test_left_out(uint32_t turn, uint32_t of);
 
 typedef enum test_role {
     TEST_ABSENT = 0,
