@@ -4,7 +4,10 @@
 #
 # Usage     OUT=<folder> [COMMIT=<id>] [PARTS="..."] [SECONDS_LEFT=540] sh tests/gpu/visit.sh
 # Parts     info build test bench demo memcheck racecheck initcheck synccheck; all without PARTS
+#           The four last are tools of compute-sanitizer and share one log; sanitize.sh runs them,
+#           with REN_TEST_LIGHT set (table.h), and builds no more than they need without `build`.
 # Output    one log for each part, and the benchmark's rows, in $OUT; a summary last.
+# Exit      0 all parts ran and none failed; 1 otherwise.
 # Time      every part has a limit, and none starts when too little is left of SECONDS_LEFT.
 # Needs     build/stage (make stage) where the machine reaches no registry.
 set -u
@@ -16,6 +19,7 @@ ARCHS=${ARCHS:-90}
 mkdir -p "$OUT"
 started=$(date +%s)
 summary=
+wrong=0
 
 left() {
     echo $((SECONDS_LEFT - ($(date +%s) - started)))
@@ -32,6 +36,7 @@ part() {
     esac
     have=$(left)
     if [ "$have" -lt 15 ]; then
+        wrong=1
         summary="$summary
 $name: left out, no time"
         return 0
@@ -40,6 +45,7 @@ $name: left out, no time"
     at=$(date +%s)
     timeout -k 5 "$limit" sh -c "$*" >"$OUT/$name.log" 2>&1
     code=$?
+    [ "$code" -eq 0 ] || wrong=1
     summary="$summary
 $name: exit $code after $(($(date +%s) - at)) s: $(tail -n 1 "$OUT/$name.log" | cut -c1-150)"
 }
@@ -58,17 +64,31 @@ machine=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -
 jobs=$(nproc)
 make="make -k -j$jobs CUDA_ARCHS=\"$ARCHS\" EXTRA_CFLAGS=-Wno-error"
 export REN_TEST_MODULE="$(pwd)/build/test/libren_cuda.so"
-sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 
-# check TOOL LIMIT: every program about single operations, under one tool of the sanitizer.
-check() {
-    part "$1" "$2" "wrong=0
-    for p in ops train conv linear; do
-        echo \"== $1 \$p\"
-        $sanitizer --error-exitcode 9 --print-limit 20 --tool $1 \
-            build/test/tests/gpu/test_cuda_\$p || wrong=1
+# The programs about single operations under those tools of the sanitizer that PARTS has.
+sanitize() {
+    tools=
+    for tool in racecheck memcheck initcheck synccheck; do
+        case " $PARTS " in
+        *" $tool "*) tools="$tools $tool" ;;
+        esac
     done
-    exit \$wrong"
+    [ -n "$tools" ] || return 0
+    case " $PARTS " in
+    *" build "*) ;;
+    *)
+        programs=build/test/libren_cuda.so
+        for program in ops train conv linear fused; do
+            programs="$programs build/test/tests/gpu/test_cuda_$program"
+        done
+        PARTS="$PARTS programs"
+        part programs 150 "$make FLAVOUR=test $programs"
+        ;;
+    esac
+    PARTS="$PARTS sanitizer"
+    limit=$(left)
+    [ "$limit" -lt 260 ] || limit=260
+    part sanitizer "$limit" "TOOLS='$tools' SECONDS_LEFT=$((limit - 15)) sh tests/gpu/sanitize.sh"
 }
 
 part info 20 "nvidia-smi; nvcc --version || /usr/local/cuda/bin/nvcc --version; gcc --version;
@@ -85,11 +105,10 @@ part bench 60 "build/release/tests/gpu/bench_device --module build/release/libre
     --machine ${machine:-gpu} --driver '$driver' --commit ${COMMIT:-unknown} --dir $OUT"
 part demo 60 "make EXTRA_CFLAGS=-Wno-error CUDA_ARCHS=\"$ARCHS\" FLAVOUR=release demo-run \
     DEVICE=cuda"
-check memcheck 90
-check racecheck 90
-check initcheck 60
-check synccheck 60
+sanitize
 
 printf '%s\n' "$summary" | tee "$OUT/summary.log"
 grep -hE 'passed, [0-9]+ failed' "$OUT/test.log" 2>/dev/null | tail -n 40
 grep -hE '^ *(FAIL|skip) ' "$OUT/test.log" 2>/dev/null | sort | uniq -c | head -n 40
+grep -h '^sanitizer: ' "$OUT/sanitizer.log" 2>/dev/null
+exit "$wrong"
