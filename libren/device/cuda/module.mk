@@ -3,8 +3,9 @@
 #
 # Targets   cuda        build/$(FLAVOUR)/libren_cuda.so, beside libren.so.0; part of `make all`
 #           test-gpu    every suite that can run on the CUDA device; skipped (77) without a GPU
-#           bench-gpu   tests/gpu/bench_device, bench_costs, training steps, plans and inference, and
-#                       the same steps in PyTorch where it is there; rows go to tests/bench/results/
+#           bench-gpu   tests/gpu/bench_device, bench_costs and bench_ops; training steps, plans and
+#                       inference; the same steps in PyTorch where it is there; rows go to
+#                       tests/bench/results/
 #           stage       put the packages that a machine without a registry lacks into build/stage;
 #                       there, `make sysroot` unpacks them
 # Toolkit   CUDA_HOME, then /usr/local/cuda, then nvcc's place on PATH, of 12.4 or later; cuDNN 9
@@ -122,7 +123,7 @@ $(B)/tests/unit/test_cuda_codes: $(CUDA_CODES)
 
 GPU_TESTS    := $(patsubst %.c,$(B)/%,$(sort $(wildcard tests/gpu/test_*.c)))
 GPU_HELPERS  := $(addprefix $(B)/obj/tests/gpu/,table.o values.o reference.o spin.o lost.o)
-GPU_BENCH    := $(B)/tests/gpu/bench_device $(B)/tests/gpu/bench_costs
+GPU_BENCH    := $(addprefix $(B)/tests/gpu/,bench_device bench_costs bench_ops)
 GPU_LINK     := -L$(CUDA_LIBS) -lcudart_static -lrt -ldl
 GPU_SUITES   := conformance golden stress fault
 GPU_PROGRAMS := $(foreach s,$(GPU_SUITES),$(filter $(B)/tests/$(s)/%,$(TEST_PROGRAMS))) $(GPU_TESTS)
@@ -133,6 +134,8 @@ $(GPU_TESTS): $(B)/%: $(B)/obj/%.o $(GPU_HELPERS) $(LIBREN_TEST_A)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS_ALL) $< $(GPU_HELPERS) $(LIBREN_TEST_A) -lcunit $(LIBS) $(GPU_LINK) -o $@
+
+$(B)/tests/gpu/bench_ops: GPU_LINK += $(addprefix -L,$(CUDNN_LIB)) -l:libcudnn.so.9
 
 $(GPU_BENCH): $(B)/%: $(B)/obj/%.o $(B)/obj/tests/gpu/spin.o $(B)/obj/tests/bench/bench.o \
               $(LIBREN_A)
@@ -163,6 +166,7 @@ bench-gpu:
 	module="--module $(CURDIR)/build/release/libren_cuda.so"; \
 	$$at/gpu/bench_device $$module $(ARGS); \
 	$$at/gpu/bench_costs $(ARGS); \
+	$$at/gpu/bench_ops $$module $(ARGS); \
 	$$at/bench/step_bench --device cuda $$module --autotune 1 $(ARGS); \
 	$$at/bench/plan_bench --device cuda $$module $(ARGS); \
 	$$at/bench/infer_bench --device cuda $$module $(ARGS); \
