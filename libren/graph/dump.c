@@ -4,7 +4,7 @@
  * Purpose   Graphviz DOT text. A box for each task, coloured by stream: its name and what it does,
  *           with what is fused into it, its segment, stream and lane. Dotted arrows for a lane's
  *           own order, bold ones for events, thin grey ones for the data that flows; the point at
- *           the end is the join at the origin.
+ *           the end is the join at the origin. Frames are segments that are graphs of their own.
  * Threads   any, while the plans are not being resolved.
  * Memory    the caller's buffer; cut at its end, the length needed is counted on.
  */
@@ -118,6 +118,28 @@ static void put_task(writer *w, const ren__plan *plan, uint32_t t)
     put(w, ", %s, lane %u\"];\n", stream_name(node->stream), node->lane);
 }
 
+/* A frame around the tasks of each segment that is a graph of its own. */
+static void put_segment(writer *w, const ren__plan *plan, uint32_t number, uint32_t segment)
+{
+    const ren__plan_segment *s = &plan->segments[segment];
+    uint32_t framed = plan->segment_count > 1;
+    if (framed) {
+        uint32_t lanes = 0;
+        for (uint32_t l = 0; l < REN__LANES; l++) {
+            lanes += s->lanes >> l & 1u;
+        }
+        put(w, "    subgraph cluster_%u_%u {\n    label=\"", number, segment);
+        put_name(w, s->name);
+        put(w, ": %u tasks on %u lanes\";\n", s->end - s->first, lanes);
+    }
+    for (uint32_t t = s->first; t < s->end; t++) {
+        put_task(w, plan, t);
+    }
+    if (framed) {
+        put(w, "    }\n");
+    }
+}
+
 static void put_edges(writer *w, const ren__plan *plan)
 {
     for (uint32_t t = 0; t <= plan->task_count; t++) {
@@ -148,8 +170,8 @@ static void put_plan(writer *w, const ren__plan *plan, const char *title, uint32
     put_name(w, title);
     put(w, "\\n%u tasks on %u lanes, %u events, %u waits, %llu bytes of values\";\n", c->tasks,
         c->lanes_used, c->events, c->waits, (unsigned long long)c->local_bytes);
-    for (uint32_t t = 0; t < plan->task_count; t++) {
-        put_task(w, plan, t);
+    for (uint32_t i = 0; i < plan->segment_count; i++) {
+        put_segment(w, plan, number, i);
     }
     put(w, "    %s%u [group=%u shape=point label=\"join\"];\n", w->task, plan->task_count,
         plan->origin_lane);

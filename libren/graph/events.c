@@ -152,7 +152,7 @@ ren_status ren__plan_close(ren__plan *plan)
         }
         needed.after[l] = lane->last + 1u;
         lane->fork = l != plan->origin_lane && plan->nodes[lane->first].wait_count == 0;
-        plan->forks += lane->fork;
+        plan->forks |= lane->fork << l;
         plan->counts.lanes_used++;
     }
     plan->counts.waits = plan->waits.count;

@@ -3,8 +3,8 @@
  *
  * Purpose   One home for the task graph's and the plan's structs, and for the steps of the
  *           pipeline: edges (hazards.c), streams and order (assign.c, with schedule.c, cost.c and
- *           reorder.c), waits (events.c), memory (place.c), device objects (resolve.c), commands
- *           (issue.c), pictures (dump.c).
+ *           reorder.c), waits (events.c), segments (segments.c), memory (place.c), device objects
+ *           (resolve.c), commands (issue.c), pictures (dump.c).
  * Threads   as plan.h says.
  * Memory    arrays come from the allocator given at creation; issue allocates nothing.
  * Units     bytes, nanoseconds.
@@ -109,8 +109,10 @@ struct ren__plan {
     ren__array data, order; /* ren__edge, grouped by `to`, which grows */
     ren__array waits;       /* uint32_t: the producer's task */
     ren__lane_state lanes[REN__LANES];
+    ren__plan_segment segments[REN__PLAN_SEGMENTS];
+    uint32_t segment_count;
     uint32_t event_count; /* events recorded behind tasks */
-    uint32_t forks;       /* lanes that wait for the start event */
+    uint32_t forks;       /* lanes that wait for the start event, a bit each */
     ren__plan_counts counts;
     uint32_t saved_count;  /* values whose size comes with resolve */
     uint64_t *offsets;     /* of LOCAL roots in use, in the region */
@@ -203,6 +205,11 @@ ren_status ren__schedule_play(const ren__plan *plan, const ren__cost_model *mode
 
 /* reorder.c: order[i] becomes task i. */
 ren_status ren__plan_reorder(ren__plan *plan, const uint32_t *order);
+
+/* segments.c: fill plan->segments. */
+void ren__plan_cut(ren__plan *plan);
+/* 1 = the task before it, by number, has another label, and segments are asked for. */
+uint32_t ren__task_is_cut(const ren__plan *plan, uint32_t task);
 
 /* place.c: offsets of LOCAL roots by the sizes known now. */
 ren_status ren__plan_place(ren__plan *plan, ren_error *err);

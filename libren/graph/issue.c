@@ -32,7 +32,8 @@
  * A capture walks the same tasks with the device recording. Everything begins behind origin (fork)
  * and ends before it (join), so each lane enters the capture by an event of the capture and leaves
  * it joined; work of before, on whatever lane, is ordered by origin's place when the graph is
- * launched. A capture that breaks off leaves nothing in the lanes, so it tears nothing.
+ * launched. A capture that breaks off leaves nothing in the lanes, so it tears nothing. A plan that
+ * is cut is captured a segment at a time, each with a fork and a join of its own (segments.c).
  */
 #include "internal.h"
 
@@ -44,6 +45,7 @@ typedef struct issue {
     ren__device *dev;
     void *const *external;
     uint32_t sync;
+    uint32_t first;          /* tasks before it are complete when this begins */
     uint32_t task, launched; /* where the issue is: this task's command is enqueued or not */
     uint32_t lasting;        /* a lasting task is enqueued */
     uint32_t recorded, waited;
@@ -61,34 +63,39 @@ static ren_status wait(issue *is, uint32_t lane, ren__event *event)
     return is->api->event_wait(is->dev, lane, event);
 }
 
-/* One event serves all lanes in turn: its wait is enqueued before it is recorded again. */
-static ren_status rejoin(issue *is)
+/* The origin behind what is now on these lanes, a bit each. One event serves all of them in turn:
+ * its wait is enqueued before it is recorded again. */
+static ren_status join_lanes(issue *is, uint32_t lanes)
 {
     ren__plan *plan = is->plan;
-    for (uint32_t l = 0; l < REN__LANES; l++) {
-        if (!plan->lanes[l].used || l == plan->origin_lane) {
-            continue;
-        }
-        ren_status status = record(is, l, plan->start_event);
-        if (status == REN_OK) {
-            status = wait(is, plan->origin_lane, plan->start_event);
-        }
-        if (status != REN_OK) {
-            return status;
+    ren_status status = REN_OK;
+    for (uint32_t l = 0; l < REN__LANES && status == REN_OK; l++) {
+        if (lanes & (1u << l)) {
+            status = record(is, l, plan->start_event);
+            if (status == REN_OK) {
+                status = wait(is, plan->origin_lane, plan->start_event);
+            }
         }
     }
-    return REN_OK;
+    return status;
 }
 
-static ren_status fork_lanes(issue *is)
+static ren_status rejoin(issue *is)
+{
+    uint32_t lanes = 0;
+    for (uint32_t l = 0; l < REN__LANES; l++) {
+        lanes |= is->plan->lanes[l].used && l != is->plan->origin_lane ? 1u << l : 0u;
+    }
+    return join_lanes(is, lanes);
+}
+
+/* These lanes behind the origin's present end. */
+static ren_status fork_lanes(issue *is, uint32_t lanes)
 {
     ren__plan *plan = is->plan;
-    if (plan->forks == 0) {
-        return REN_OK;
-    }
-    ren_status status = record(is, plan->origin_lane, plan->start_event);
+    ren_status status = lanes ? record(is, plan->origin_lane, plan->start_event) : REN_OK;
     for (uint32_t l = 0; l < REN__LANES && status == REN_OK; l++) {
-        if (plan->lanes[l].fork) {
+        if (lanes & (1u << l)) {
             status = wait(is, l, plan->start_event);
         }
     }
@@ -129,7 +136,9 @@ static ren_status wait_for_producers(issue *is, const ren__plan_node *node)
     ren_status status = REN_OK;
     for (uint32_t i = 0; i < node->wait_count && status == REN_OK; i++) {
         uint32_t producer = ren__plan_producer(plan, node->wait_first + i);
-        status = wait(is, node->lane, plan->events[plan->nodes[producer].event]);
+        if (producer >= is->first) {
+            status = wait(is, node->lane, plan->events[plan->nodes[producer].event]);
+        }
     }
     return status;
 }
@@ -174,18 +183,24 @@ static ren_status issue_task(issue *is, uint32_t t)
     return status;
 }
 
-/* From where the issue is to its end. */
-static ren_status go_on(issue *is)
+static ren_status issue_tasks(issue *is, uint32_t end)
 {
-    ren__plan *plan = is->plan;
     ren_status status = REN_OK;
-    while (is->task < plan->task_count && status == REN_OK) {
+    while (is->task < end && status == REN_OK) {
         status = issue_task(is, is->task);
         if (status == REN_OK) {
             is->task++;
             is->launched = 0;
         }
     }
+    return status;
+}
+
+/* From where the issue is to its end. */
+static ren_status go_on(issue *is)
+{
+    ren__plan *plan = is->plan;
+    ren_status status = issue_tasks(is, plan->task_count);
     if (status == REN_OK) {
         status = wait_for_producers(is, &plan->nodes[plan->task_count]);
     }
@@ -201,7 +216,7 @@ static ren_status issue_all(issue *is, uint32_t fork)
     ren_status status = plan->torn ? rejoin(is) : REN_OK;
     plan->torn = 1;
     if (status == REN_OK && fork) {
-        status = fork_lanes(is);
+        status = fork_lanes(is, plan->forks);
     }
     return status == REN_OK ? go_on(is) : status;
 }
@@ -286,13 +301,13 @@ ren_status ren__plan_finish(ren__plan *plan, ren__submit *s)
 }
 
 /* The graph in which the capture has ended, or NULL. */
-static ren__graph *update_one(issue *is, ren__graph *const *spares, uint32_t count)
+static ren__graph *update_one(issue *is, const ren__plan_spares *spares)
 {
     uint32_t origin = is->plan->origin_lane;
-    for (uint32_t i = 0; i < count; i++) {
-        ren_status status = is->api->graph_update(is->dev, origin, spares[i], NULL);
+    for (uint32_t i = 0; i < spares->count; i++) {
+        ren_status status = is->api->graph_update(is->dev, origin, spares->graphs[i], NULL);
         if (status == REN_OK) {
-            return spares[i];
+            return spares->graphs[i];
         }
         if (status == REN_ERR_DEVICE_LOST) {
             break;
@@ -301,10 +316,26 @@ static ren__graph *update_one(issue *is, ren__graph *const *spares, uint32_t cou
     return NULL;
 }
 
+/* Fork, tasks, join; the whole plan's as an issue has them. */
+static ren_status issue_segment(issue *is, uint32_t segment)
+{
+    const ren__plan *plan = is->plan;
+    const ren__plan_segment *s = &plan->segments[segment];
+    if (plan->segment_count < 2) {
+        return issue_all(is, 1);
+    }
+    is->first = is->task = s->first;
+    ren_status status = fork_lanes(is, s->forks);
+    if (status == REN_OK) {
+        status = issue_tasks(is, s->end);
+    }
+    return status == REN_OK ? join_lanes(is, s->joins) : status;
+}
+
 /* Begin, walk the tasks, end. The end is called whatever came before: it is what takes the lanes
  * out of the capture. */
-static ren_status capture_all(issue *is, ren__graph *const *spares, uint32_t count,
-                              ren__graph **out, ren_error *err)
+static ren_status capture_segment(issue *is, uint32_t segment, const ren__plan_spares *spares,
+                                  ren__graph **out, ren_error *err)
 {
     ren__plan *plan = is->plan;
     ren__graph *graph = NULL;
@@ -312,9 +343,9 @@ static ren_status capture_all(issue *is, ren__graph *const *spares, uint32_t cou
     if (status != REN_OK) {
         return REN__FAIL(err, status, "a capture could not begin");
     }
-    status = issue_all(is, 1);
+    status = issue_segment(is, segment);
     plan->torn = 0; /* what was recorded is not in the lanes */
-    *out = status == REN_OK ? update_one(is, spares, count) : NULL;
+    *out = status == REN_OK ? update_one(is, spares) : NULL;
     if (*out) {
         return REN_OK;
     }
@@ -331,11 +362,11 @@ static ren_status capture_all(issue *is, ren__graph *const *spares, uint32_t cou
 }
 
 ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *external,
-                             ren__graph *const *spares, uint32_t spare_count, ren__graph **out,
+                             uint32_t segment, const ren__plan_spares *spares, ren__graph **out,
                              ren_error *err)
 {
     *out = NULL;
-    ren_status status = check(plan, external);
+    ren_status status = segment < plan->segment_count ? check(plan, external) : REN_ERR_INTERNAL;
     if (status != REN_OK) {
         return REN__FAIL(err, status, "the plan cannot be issued");
     }
@@ -352,5 +383,5 @@ ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *exter
         }
         plan->torn = 0;
     }
-    return capture_all(&is, spares, spare_count, out, err);
+    return capture_segment(&is, segment, spares, out, err);
 }

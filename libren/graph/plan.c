@@ -2,7 +2,7 @@
 /* libren/graph/plan.c - the plan as an object: build, counts, destroy.
  *
  * Purpose   Run the planner's steps in turn over a copy of the task graph: edges, streams and
- *           waits, fork and join, memory. Pure: no device is seen before resolve.
+ *           waits, fork and join, segments, memory. Pure: no device is seen before resolve.
  * Threads   one.
  * Memory    everything comes from the allocator given to build and goes back in destroy, which
  *           accepts a half-built plan.
@@ -88,6 +88,9 @@ static ren_status run_steps(ren__plan *plan, const ren__task_graph *g, ren_error
         status = ren__plan_close(plan);
     }
     if (status == REN_OK) {
+        ren__plan_cut(plan);
+    }
+    if (status == REN_OK) {
         status = ren__plan_place(plan, err);
     }
     if (status == REN_ERR_NO_MEMORY) {
@@ -143,31 +146,6 @@ void ren__plan_destroy(ren__plan *plan)
     ren__host_free(&a, plan->tasks, (size_t)plan->task_count + 1u, sizeof *plan->tasks);
     ren__host_free(&a, plan->values, (size_t)plan->value_count + 1u, sizeof *plan->values);
     ren__host_free(&a, plan, 1, sizeof *plan);
-}
-
-static uint64_t mix(uint64_t hash, uint64_t number)
-{
-    return (hash ^ number) * UINT64_C(1099511628211); /* FNV-1a, a number at a time */
-}
-
-/* What the commands are and which wait for which; not how much they work on. */
-uint64_t ren__plan_shape(const ren__plan *plan)
-{
-    uint64_t hash = mix(UINT64_C(14695981039346656037), plan->origin_lane);
-    for (uint32_t t = 0; t <= plan->task_count; t++) {
-        const ren__plan_node *node = &plan->nodes[t];
-        if (t < plan->task_count) {
-            const ren__task *task = &plan->tasks[t];
-            hash = mix(hash, task->kind);
-            hash = mix(hash, task->kind == REN__TASK_OP ? task->op.kind : REN__OP_NONE);
-        }
-        hash = mix(hash, node->lane);
-        for (uint32_t i = 0; i < node->wait_count; i++) {
-            hash = mix(hash, ren__plan_producer(plan, node->wait_first + i));
-        }
-        hash = mix(hash, node->wait_count);
-    }
-    return hash;
 }
 
 void ren__plan_get_counts(const ren__plan *plan, ren__plan_counts *out)

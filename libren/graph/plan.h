@@ -125,6 +125,7 @@ typedef struct ren__plan_config {
     uint32_t reuse;          /* 1 = LOCAL values whose tasks are ordered anyway share memory */
     uint32_t stamp_blocks;   /* blocks of device memory for stamps: see ren__plan_stamp_block */
     uint32_t replayed;       /* GREEDY: 1 = mostly as a graph, 0 = mostly task by task */
+    uint32_t segments;       /* 1 = a graph for each segment, 0 = one for all; see segments.c */
     ren__device_costs costs; /* GREEDY: of the device; zeros = of a small one */
 } ren__plan_config;
 
@@ -156,16 +157,34 @@ ren_status ren__plan_issue(ren__plan *plan, ren__submit *s, void *const *externa
  * called again after an error. */
 ren_status ren__plan_finish(ren__plan *plan, ren__submit *s);
 
-/* What an issue with `fork` would enqueue, as a graph of the origin's lane; nothing of it runs. The
- * addresses and operations that it holds are those of now. The first of the `spare_count` graphs
- * that the device can make do this, in place of what it did, becomes *out; without one *out is a
- * new graph. No launch of theirs is under way, and none but *out may be launched any more. After an
- * error the lanes and the plan are as before. */
+/* A row for each graph that the plan becomes: one, or with config.segments one for each run of
+ * tasks with the same label. Tasks by place. Lanes are bits: those that tasks run on, those that
+ * start behind the origin, and those that the origin waits for at the end. */
+#define REN__PLAN_SEGMENTS 8u /* more runs share the last one */
+typedef struct ren__plan_segment {
+    const char *name; /* the label of its first task */
+    uint32_t first, end;
+    uint32_t lanes, forks, joins;
+} ren__plan_segment;
+uint32_t ren__plan_segment_count(const ren__plan *plan); /* 0 = no task */
+const ren__plan_segment *ren__plan_segment_at(const ren__plan *plan, uint32_t segment);
+
+/* Graphs that a capture may take over: no launch of theirs is under way. */
+typedef struct ren__plan_spares {
+    ren__graph *const *graphs;
+    uint32_t count;
+} ren__plan_spares;
+
+/* What an issue with `fork` would enqueue of a segment, as a graph of the origin's lane; nothing of
+ * it runs. To launch all segments' graphs in turn is to issue the plan. The addresses and
+ * operations that it holds are those of now. The first of the spares that the device can make do
+ * this, in place of what it did, becomes *out; without one *out is a new graph. None but *out may
+ * be launched any more. After an error the lanes and the plan are as before. */
 ren_status ren__plan_capture(ren__plan *plan, ren__submit *s, void *const *external,
-                             ren__graph *const *spares, uint32_t spare_count, ren__graph **out,
+                             uint32_t segment, const ren__plan_spares *spares, ren__graph **out,
                              ren_error *err);
-/* Plans whose graphs can be made from each other's, sizes apart, have the same number here. */
-uint64_t ren__plan_shape(const ren__plan *plan);
+/* Segments whose graphs can be made from each other's, sizes apart, have the same number here. */
+uint64_t ren__plan_shape(const ren__plan *plan, uint32_t segment);
 
 typedef struct ren__plan_times {
     uint64_t first_ns, last_ns; /* device times: the first task's start, the last one's end; 0 =

@@ -27,6 +27,9 @@
  * is issued before it, and what is behind it, behind. They are the update, whose order makes a step
  * take place whole or not at all (train/update.c), and whoever lists such tasks relies on it.
  *
+ * Where segments become graphs of their own, those that may move keep to their label's run in the
+ * list as well, since a segment is a run in the order of issue.
+ *
  * The order of issue follows all edges, so it is as good as the list's: edges were found from the
  * list, and any order that keeps them all gives every task the same bytes to read.
  */
@@ -248,16 +251,34 @@ static void play_movable(player *p, uint32_t begin, uint32_t end)
     }
 }
 
+/* A segment that is a graph of its own starts behind all lanes, at the origin. */
+static void start_segment(player *p)
+{
+    uint32_t origin = p->plan->origin_lane;
+    uint64_t start_ns = 0;
+    for (uint32_t l = 0; l < REN__LANES; l++) {
+        uint64_t join_ns = p->lane[l].used && l != origin ? p->model->event_ns : 0;
+        start_ns = later(start_ns, p->lane[l].free_ns + join_ns);
+    }
+    for (uint32_t l = 0; l < REN__LANES; l++) {
+        p->lane[l].free_ns = start_ns + (l == origin ? 0 : p->model->root_ns);
+    }
+}
+
 static void play(player *p)
 {
     const ren__plan *plan = p->plan;
     for (uint32_t t = 0; t < plan->task_count;) {
         uint32_t end = t;
-        while (end < plan->task_count && ren__task_moves(&plan->tasks[end])) {
+        if (ren__task_is_cut(plan, t)) {
+            start_segment(p);
+        }
+        while (end < plan->task_count && ren__task_moves(&plan->tasks[end]) &&
+               (end == t || !ren__task_is_cut(plan, end))) {
             end++;
         }
         play_movable(p, t, end);
-        if (end < plan->task_count) {
+        if (end < plan->task_count && end == t) {
             make_ready(p, end);
             candidate x = weigh(p, end, plan->config.lane_of[plan->tasks[end].stream]);
             put(p, &x);

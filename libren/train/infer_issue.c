@@ -76,7 +76,7 @@ static void infer_renew_need(void *self, ren__submit *s, uint32_t need[REN_STREA
 {
     ren__infer_request *x = self;
     const ren__weights *w = &x->output->model->weights;
-    x->launches = ren__replay_will_launch(&x->lane->replay, w->newest, 0);
+    x->launches = ren__replay_launches(&x->lane->replay, w->newest, 0);
     memset(need, 0, REN_STREAM_COUNT * sizeof need[0]);
     need[x->stream] =
         (x->launches ? 1 : x->lane->commands) + x->output->input_count + REST_COMMANDS;

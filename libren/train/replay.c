@@ -20,6 +20,13 @@
  *             behind. The graph is kept: what can fail for a moment (memory, room in a queue) says
  *             nothing against it.
  *
+ * Segments. A plan that is cut (graph/segments.c) has a row for each segment: label, tasks, lanes,
+ * and here an executable for A and one for B. They are captured one after the other for the same
+ * step; when one fails, those before it are kept, and the next attempt goes on with the one that is
+ * missing. They are launched in the origin's lane one behind the other. All tasks that change what
+ * later steps read are in the last one, so a launch that fails leaves a step that did not take
+ * place, whichever it is; what the ones before it wrote is written anew by the next step.
+ *
  * Why nothing in a graph goes stale. A graph holds addresses and operations. Those of a resolved
  * plan never change: parameters, gradients, moments and state are allocated once with the trainer,
  * LOCAL values and workspaces once with the plan, operations are made once at resolve. The
@@ -172,25 +179,30 @@ void ren__replay_init(ren__replay *r, ren_runtime *rt, ren__plan *plan, ren_stre
     r->rt = rt;
     r->plan = plan;
     r->spares = spares;
-    r->shape = ren__plan_shape(plan);
+    r->segments = ren__plan_segment_count(plan);
+    for (uint32_t i = 0; i < r->segments; i++) {
+        r->shape[i] = ren__plan_shape(plan, i);
+    }
     r->origin = origin;
     r->after = ren__replay_is_on(rt) ? ren__runtime_config_of(rt)->graph_after_steps : UINT32_MAX;
     r->next_pause = REN__REPLAY_PAUSE;
 }
 
 /* A graph with stamps has commands that the one without has not. */
-static uint64_t shape_of(const ren__replay *r, uint32_t timed)
+static uint64_t shape_of(const ren__replay *r, uint32_t segment, uint32_t timed)
 {
-    return r->shape + timed;
+    return r->shape[segment] + timed;
 }
 
 void ren__replay_deinit(ren__replay *r)
 {
-    for (uint32_t i = 0; i < 2 * REN__REPLAY_PLACES; i++) {
-        uint32_t timed = i / REN__REPLAY_PLACES;
-        ren__graph *graph = r->graph[timed][i % REN__REPLAY_PLACES];
+    for (uint32_t i = 0; i < 2 * REN__REPLAY_PLACES * r->segments; i++) {
+        uint32_t segment = i % r->segments;
+        uint32_t place = i / r->segments % REN__REPLAY_PLACES;
+        uint32_t timed = i / r->segments / REN__REPLAY_PLACES;
+        ren__graph *graph = r->graph[timed][place][segment];
         if (graph && r->spares) {
-            keep(r->spares, shape_of(r, timed), graph);
+            keep(r->spares, shape_of(r, segment, timed), graph);
         } else if (graph) {
             ren__runtime_api(r->rt)->graph_destroy(ren__runtime_device(r->rt), graph);
         }
@@ -217,24 +229,37 @@ static void fall_back(ren__replay *r, ren__submit *s, const char *what, const ch
                      (unsigned)r->pause);
 }
 
-/* REN_OK also when the capture failed and the step is to go task by task. */
-static ren_status capture(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
-                          uint32_t timed)
+static ren_status capture_segment(ren__replay *r, ren__submit *s, void *const *external,
+                                  uint32_t segment, uint32_t timed, ren__graph **graph,
+                                  ren_error *err)
 {
-    ren_error err;
-    memset(&err, 0, sizeof err);
-    ren__plan_set_stamps(r->plan, timed ? ren__plan_stamp_block(r->plan, place) : NULL);
     offers found;
-    find_offers(r->spares, shape_of(r, timed), &found);
-    ren__graph **graph = &r->graph[timed][place];
-    ren_status status =
-        ren__plan_capture(r->plan, s, external, found.graphs, found.count, graph, &err);
+    find_offers(r->spares, shape_of(r, segment, timed), &found);
+    const ren__plan_spares spares = {found.graphs, found.count};
+    ren_status status = ren__plan_capture(r->plan, s, external, segment, &spares, graph, err);
     uint32_t updated = settle_offers(r->spares, &found, *graph);
     if (status == REN_OK) {
         ren__submit_count_graph(s, 1, updated, 0);
-        return REN_OK;
     }
-    if (status == REN_ERR_DEVICE_LOST) {
+    return status;
+}
+
+/* What is missing for the place. REN_OK also when a capture failed and the step is to go task by
+ * task. */
+static ren_status capture(ren__replay *r, ren__submit *s, void *const *external, uint32_t place,
+                          uint32_t timed)
+{
+    ren_status status = REN_OK;
+    ren_error err;
+    memset(&err, 0, sizeof err);
+    ren__plan_set_stamps(r->plan, timed ? ren__plan_stamp_block(r->plan, place) : NULL);
+    for (uint32_t i = 0; i < r->segments && status == REN_OK; i++) {
+        ren__graph **graph = &r->graph[timed][place][i];
+        if (!*graph) {
+            status = capture_segment(r, s, external, i, timed, graph, &err);
+        }
+    }
+    if (status == REN_OK || status == REN_ERR_DEVICE_LOST) {
         return status;
     }
     fall_back(r, s, "captured", err.text);
@@ -246,7 +271,10 @@ static ren_status launch(ren__replay *r, ren__submit *s, uint32_t place, uint64_
     const ren__device_api *api = ren__submit_api(s);
     ren__device *dev = ren__submit_device(s);
     uint32_t lane = ren__submit_lane(s, r->origin);
-    ren_status status = api->graph_launch(dev, lane, r->graph[stamps != NULL][place]);
+    ren_status status = REN_OK;
+    for (uint32_t i = 0; i < r->segments && status == REN_OK; i++) {
+        status = api->graph_launch(dev, lane, r->graph[stamps != NULL][place][i]);
+    }
     if (status == REN_OK) {
         r->next_pause = REN__REPLAY_PAUSE;
     } else if (status != REN_ERR_DEVICE_LOST) {
@@ -267,11 +295,11 @@ ren_status ren__replay_issue(ren__replay *r, ren__submit *s, void *const *extern
     uint32_t paused = r->pause > 0, timed = stamps != NULL;
     *out_path = REN_PATH_QUEUED;
     r->pause -= paused;
-    if (!paused && !r->graph[timed][place] && r->run >= r->after) {
+    if (!paused && !ren__replay_is_captured(r, place, timed) && r->run >= r->after) {
         status = capture(r, s, external, place, timed);
         paused = r->pause > 0;
     }
-    if (status == REN_OK && !paused && r->graph[timed][place]) {
+    if (status == REN_OK && !paused && ren__replay_is_captured(r, place, timed)) {
         *out_path = REN_PATH_GRAPH;
         status = launch(r, s, place, stamps);
     } else if (status == REN_OK) {

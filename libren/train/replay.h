@@ -44,12 +44,14 @@ typedef struct ren__replay {
     ren_runtime *rt;
     ren__plan *plan;
     ren__spares *spares; /* NULL = none: graphs are always made anew */
-    uint64_t shape;      /* the plan's */
-    ren_stream origin;   /* the plan's: where its graphs are launched */
-    uint32_t after;      /* steps in a row before a capture; UINT32_MAX = no graphs */
-    ren__graph *graph[2][REN__REPLAY_PLACES]; /* without stamps and with */
-    uint32_t run;                             /* steps in a row issued without an error */
-    uint32_t pause;                           /* steps that still go task by task after a failure */
+    uint32_t segments;   /* of the plan: an executable each */
+    uint64_t shape[REN__PLAN_SEGMENTS];
+    ren_stream origin; /* the plan's: where its graphs are launched */
+    uint32_t after;    /* steps in a row before a capture; UINT32_MAX = no graphs */
+    /* Without stamps and with; by place, then by segment. Made in this order, launched in it. */
+    ren__graph *graph[2][REN__REPLAY_PLACES][REN__PLAN_SEGMENTS];
+    uint32_t run;   /* steps in a row issued without an error */
+    uint32_t pause; /* steps that still go task by task after a failure */
     uint32_t next_pause;
 } ren__replay;
 
@@ -66,10 +68,16 @@ void ren__spares_deinit(ren__spares *s); /* behind its replays; zeroed is fine *
 /* Another plan was issued in between: the steps in a row start again. Graphs are kept. */
 void ren__replay_interrupt(ren__replay *r);
 
-/* 1 = the next issue for `place` is a launch, which takes a command of each lane. */
-static inline uint32_t ren__replay_will_launch(const ren__replay *r, uint32_t place, uint32_t timed)
+/* A graph for each segment? */
+static inline uint32_t ren__replay_is_captured(const ren__replay *r, uint32_t place, uint32_t timed)
 {
-    return r->pause == 0 && r->graph[timed][place] != NULL;
+    return r->segments && r->graph[timed][place][r->segments - 1u];
+}
+
+/* What the next issue for `place` takes of each lane when it launches graphs; 0 = it does not. */
+static inline uint32_t ren__replay_launches(const ren__replay *r, uint32_t place, uint32_t timed)
+{
+    return r->pause == 0 && ren__replay_is_captured(r, place, timed) ? r->segments : 0;
 }
 
 /* Put the plan into the lanes, once. `external` are the addresses that belong to `place`, the same

@@ -486,11 +486,11 @@ static void commit_slots(ren_trainer *t, ren__step *step, uint32_t commit)
     }
 }
 
-/* Commands of the step, by stream; of the plan a launch if `launches`, else those of its tasks. */
+/* Commands of the step, by stream; of the plan so many launches, or with 0 those of its tasks. */
 static void set_need(const ren__step *step, uint32_t launches, uint32_t need[REN_STREAM_COUNT])
 {
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
-        need[i] = (launches ? 1u : step->plan->need[i]) + REN__REJOIN_NEED;
+        need[i] = (launches ? launches : step->plan->need[i]) + REN__REJOIN_NEED;
     }
     need[REN_STREAM_TRANS] += step->trainer->input_count + 3;
     need[REN_STREAM_UPDATE] += 8 + MOST_COUNTS_COPIES;
@@ -508,7 +508,7 @@ static void renew_need(void *self, ren__submit *s, uint32_t need[REN_STREAM_COUN
     uint32_t place = (uint32_t)(t->issue_count % REN__INPUT_SLOTS);
     (void)s;
     step->launches =
-        !t->sync && ren__replay_will_launch(&take_phase(step)->replay, place, step->timed);
+        t->sync ? 0 : ren__replay_launches(&take_phase(step)->replay, place, step->timed);
     set_need(step, step->launches, need);
 }
 

@@ -33,6 +33,7 @@
 typedef struct program {
     unsigned long long state;
     ren__task_graph *graph;
+    uint32_t tasks;
     float host[ROOTS][FLOATS]; /* the reference */
     uint8_t written[ROOTS];
 } program;
@@ -50,7 +51,7 @@ typedef struct bench {
     void *external[VALUES];
     item items[ISSUES];
     uint32_t use_graph, sync;
-    ren__graph *graph;
+    ren__graph *graph[REN__PLAN_SEGMENTS];
 } bench;
 
 static program p;
@@ -84,12 +85,15 @@ static void make_values(void)
         OUTPUT);
 }
 
+/* Thirteen tasks in a row have one. */
+static const char *const labels[] = {"one", "two", "three"};
+
 static ren__task new_task(ren__task_kind kind, ren_stream stream)
 {
     ren__task t;
     memset(&t, 0, sizeof t);
     t.name = "task";
-    t.segment = "test";
+    t.segment = labels[p.tasks++ / 13u % REN_TEST_COUNT(labels)];
     t.kind = kind;
     t.stream = stream;
     t.free_stream = 1;
@@ -210,7 +214,8 @@ static void make_program(unsigned long long seed)
 
 /* ------------------------------------------------------------------ running */
 
-static void open_bench(uint32_t lanes, ren__plan_policy policy, uint64_t seed)
+/* Cut 1: into segments. */
+static void open_cut(uint32_t lanes, ren__plan_policy policy, uint64_t seed, uint32_t cut)
 {
     memset(&b, 0, sizeof b);
     ren_runtime_config config = ren_test_config();
@@ -223,6 +228,7 @@ static void open_bench(uint32_t lanes, ren__plan_policy policy, uint64_t seed)
     ren__plan_config plan = {.policy = policy,
                              .lanes = ren__runtime_lanes(b.rt),
                              .origin = REN_STREAM_UPDATE,
+                             .segments = cut,
                              .reuse = 1};
     for (uint32_t s = 0; s < REN_STREAM_COUNT; s++) {
         plan.lane_of[s] = ren__runtime_lane(b.rt, (ren_stream)s);
@@ -248,12 +254,17 @@ static void open_bench(uint32_t lanes, ren__plan_policy policy, uint64_t seed)
     }
 }
 
+static void open_bench(uint32_t lanes, ren__plan_policy policy, uint64_t seed)
+{
+    open_cut(lanes, policy, seed, 0);
+}
+
 static void close_bench(void)
 {
     CU_ASSERT_EQUAL(ren_runtime_drain(b.rt, 20 * SECOND), REN_OK);
     const ren__device_api *api = ren__runtime_api(b.rt);
-    if (b.graph) {
-        api->graph_destroy(ren__runtime_device(b.rt), b.graph);
+    for (uint32_t i = 0; i < REN__PLAN_SEGMENTS; i++) {
+        api->graph_destroy(ren__runtime_device(b.rt), b.graph[i]);
     }
     ren__plan_destroy(b.plan);
     ren__region_free(b.rt, &b.fixed);
@@ -263,24 +274,24 @@ static void close_bench(void)
     ren_test_shutdown(b.rt);
 }
 
-/* The first time under use_graph the plan is captured; then, and from then on, it is replayed. */
+/* The first time under use_graph the plan is captured, a segment at a time; then, and from then on,
+ * it is replayed. */
 static ren_status issue_graph(ren__submit *s)
 {
     const ren__device_api *api = ren__submit_api(s);
-    ren__device *dev = ren__submit_device(s);
     uint32_t lane = ren__submit_lane(s, REN_STREAM_UPDATE);
-    if (!b.graph) {
-        ren_status status = api->graph_begin(dev, lane);
-        if (status == REN_OK) {
-            status = ren__plan_issue(b.plan, s, b.external, 1, 0);
-            ren_status end = api->graph_end(dev, lane, &b.graph, NULL);
-            status = status == REN_OK ? end : status;
-        }
-        if (status != REN_OK) {
-            return status;
+    uint32_t segments = ren__plan_segment_count(b.plan);
+    const ren__plan_spares none = {0};
+    ren_status status = REN_OK;
+    for (uint32_t i = 0; i < segments && status == REN_OK; i++) {
+        if (!b.graph[i]) {
+            status = ren__plan_capture(b.plan, s, b.external, i, &none, &b.graph[i], NULL);
         }
     }
-    return api->graph_launch(dev, lane, b.graph);
+    for (uint32_t i = 0; i < segments && status == REN_OK; i++) {
+        status = api->graph_launch(ren__submit_device(s), lane, b.graph[i]);
+    }
+    return status;
 }
 
 static ren_status issue(void *self, ren__submit *s)
@@ -387,6 +398,37 @@ static void test_issue_captured(void)
     CU_ASSERT_EQUAL(wrong, 0);
 }
 
+/* The same a segment at a time, under both policies and drawn schedules: each is closed in itself,
+ * and they follow each other. Fails if a lane of a segment is not forked or joined, if a wait for
+ * an earlier segment is recorded or one inside a segment is not, or if an order of issue mixes
+ * segments. */
+static void test_issue_captured_in_segments(void)
+{
+    uint32_t wrong = 0;
+    for (uint64_t seed = 0; seed < (ren_test_slowdown() > 1 ? 10u : 60u); seed++) {
+        uint32_t lanes = 1u + (uint32_t)seed % REN__LANES;
+        make_program(2000u + seed);
+        uint32_t runs = (p.tasks + 12u) / 13u;
+        open_cut(lanes, (ren__plan_policy)(seed / REN__LANES % 2u), seed % 3u ? seed : 0, 1);
+        CU_ASSERT_EQUAL(ren__plan_segment_count(b.plan), runs);
+        for (uint32_t i = 0, at = 0; i < runs; i++) {
+            const ren__plan_segment *row = ren__plan_segment_at(b.plan, i);
+            CU_ASSERT_STRING_EQUAL(row->name, labels[i % REN_TEST_COUNT(labels)]);
+            CU_ASSERT_EQUAL(row->first, at);
+            at += i + 1u < runs ? 13u : p.tasks - at;
+            CU_ASSERT_EQUAL(row->end, at);
+            CU_ASSERT_EQUAL(row->forks & ~row->lanes, 0);
+            CU_ASSERT_EQUAL(row->joins & ~row->lanes, 0);
+        }
+        if (ren__runtime_caps(b.rt)->graphs) {
+            b.use_graph = 1;
+            wrong += run_issues();
+        }
+        close_bench();
+    }
+    CU_ASSERT_EQUAL(wrong, 0);
+}
+
 /* With the host waiting behind every task the results are the same. */
 static void test_issue_sync(void)
 {
@@ -428,6 +470,7 @@ int main(int argc, char **argv)
         {"test_issue_any_lanes_any_policy", test_issue_any_lanes_any_policy},
         {"test_issue_under_seeds", test_issue_under_seeds},
         {"test_issue_captured", test_issue_captured},
+        {"test_issue_captured_in_segments", test_issue_captured_in_segments},
         {"test_issue_sync", test_issue_sync},
         {"test_issue_after_a_failed_call", test_issue_after_a_failed_call}};
     return ren_test_main(argc, argv, "test_plan_issue", cases, REN_TEST_COUNT(cases), 240);
