@@ -1011,6 +1011,13 @@ typedef enum ren_stream_policy {
  * kept with their graphs. A further one takes the place of the plan unused for longest of those
  * that no step under way uses; when steps of all are under way, its step is refused with
  * REN_ERR_QUEUE_FULL.
+ * Segments: a step that is replayed is one executable graph, or with graph_segments = 1 one for
+ * each segment of its plan: the casts of weights in mixed precision, forward, backward, and check
+ * and optimizer, as ren_plan_dump frames them. Values, completions and counters of steps are the
+ * same; graph_captures counts each. It makes captures smaller, for drivers to which one large graph
+ * costs more, in memory or when it is made and launched, than several that add up to it. It costs a
+ * join of all streams behind each segment, a launch for each, and what could have overlapped across
+ * their borders.
  */
 typedef struct ren_trainer_config {
     uint32_t struct_size;
@@ -1030,6 +1037,7 @@ typedef struct ren_trainer_config {
     uint32_t accumulate_steps; /* steps to an update; 0 = 1 */
     uint32_t plan_cache;       /* plans kept; 0 = 8, at most 64 */
     ren_stream_policy stream_policy;
+    uint32_t graph_segments; /* 0 = a step is one graph, 1 = one for each segment of its plan */
 } ren_trainer_config;
 
 static inline ren_trainer_config ren_trainer_config_default(void)
@@ -1140,8 +1148,8 @@ REN_API ren_status ren_input_acquire(ren_trainer *t, const char *input, void **o
  * frozen now, as a picture for Graphviz (`dot -Tsvg`). Boxes are tasks: their name, what they do
  * with what is fused into it, their segment, stream (the colour) and lane. Bold arrows are events,
  * by number; dotted ones a lane's own order; grey ones data. Where steps accumulate there is a part
- * for each kind of step. The file is written aside and renamed, as ren_model_save does it. A batch
- * size not seen before is planned first.
+ * for each kind of step, and with graph_segments a frame around each segment. The file is written
+ * aside and renamed, as ren_model_save does it. A batch size not seen before is planned first.
  * Returns   REN_OK; REN_ERR_SHAPE (batch too large); REN_ERR_IO; REN_ERR_NO_MEMORY;
  *           REN_ERR_NO_DEVICE_MEMORY; REN_ERR_QUEUE_FULL (no room for another plan while steps of
  *           all are under way); REN_ERR_INVALID_ARGUMENT; REN_ERR_REENTRANT; REN_ERR_DEVICE_LOST;

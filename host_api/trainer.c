@@ -40,6 +40,10 @@ ren_status ren_trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_c
         return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "plan_cache is %u, more than %u",
                          c.plan_cache, REN__MAX_STEP_PLANS);
     }
+    if (c.graph_segments > 1) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "graph_segments is %u, not 0 or 1",
+                         c.graph_segments);
+    }
     return ren__trainer_create(m, loss, &c, out, err);
 }
 

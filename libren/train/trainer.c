@@ -82,6 +82,7 @@ static ren_status build_plan(ren_trainer *t, const ren__step_plan *sp, ren__phas
                                .reuse = 1,
                                .stamp_blocks = REN__REPLAY_PLACES,
                                .replayed = ren__replay_is_on(t->rt),
+                               .segments = t->segments,
                                .costs = ren__runtime_caps(t->rt)->costs};
     for (uint32_t i = 0; i < REN_STREAM_COUNT; i++) {
         config.lane_of[i] = ren__runtime_lane(t->rt, (ren_stream)i);
@@ -546,6 +547,7 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
     t->window = config->accumulate_steps ? config->accumulate_steps : 1;
     t->policy =
         config->stream_policy == REN_POLICY_STATIC ? REN__POLICY_STATIC : REN__POLICY_GREEDY;
+    t->segments = config->graph_segments;
     t->plan_count = config->plan_cache ? config->plan_cache : REN__STEP_PLANS;
     t->next_index = 1;
     t->scalars = *scalars;

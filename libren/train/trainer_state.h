@@ -82,7 +82,7 @@ typedef struct ren__step {
     uint32_t unfetched;      /* [sub] its result could not be fetched */
     ren_step_result outcome; /* written by finish, read by the core behind it */
     uint32_t uses_stage;
-    uint32_t launches;     /* [sub] was to be a launch when its need was asked for */
+    uint32_t launches;     /* [sub] of graphs, when its need was asked for */
     uint32_t timed;        /* a trace was open when it was posted */
     ren__step_clock clock; /* [sub], then finish; see times.h */
     /* The step's index until its inputs are consumed, then 0; see step.c. */
@@ -140,6 +140,7 @@ struct ren_trainer {
     ren__step_plan *plans; /* [set] the array */
     uint32_t plan_count;   /* [set] */
     ren__plan_policy policy;
+    uint32_t segments;    /* [set] 1 = a graph for each segment of a plan */
     ren__spares spares;   /* graphs of plans that went */
     const void **sources; /* block behind the steps' arrays */
     uint32_t *staged;

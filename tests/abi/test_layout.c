@@ -262,7 +262,7 @@ static void test_layout_training(void)
     if (!is_lp64()) {
         return;
     }
-    SIZE(ren_trainer_config, 68);
+    SIZE(ren_trainer_config, 72);
     AT(ren_trainer_config, struct_size, 0);
     AT(ren_trainer_config, optimizer, 4);
     AT(ren_trainer_config, learning_rate, 8);
@@ -280,6 +280,7 @@ static void test_layout_training(void)
     AT(ren_trainer_config, accumulate_steps, 56);
     AT(ren_trainer_config, plan_cache, 60);
     AT(ren_trainer_config, stream_policy, 64);
+    AT(ren_trainer_config, graph_segments, 68);
 
     SIZE(ren_binding, 24);
     AT(ren_binding, input, 0);

@@ -74,6 +74,8 @@ void run_begin(run *r, ren_runtime *rt, const run_spec *spec, run_result *out)
     how.optimizer = spec->optimizer;
     how.learning_rate = spec->optimizer == REN_OPTIMIZER_SGD ? 0.02f : 0.002f;
     how.momentum = 0.9f;
+    how.precision = spec->precision;
+    how.graph_segments = spec->segments;
     how.plan_cache = spec->plan_cache;
     how.stream_policy = spec->policy;
     if (spec->window) {

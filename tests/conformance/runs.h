@@ -26,9 +26,11 @@ typedef struct run_spec {
     uint32_t one_by_one; /* 1 = wait for each step */
     uint32_t plan_cache; /* as ren_trainer_config has it; so the next */
     ren_stream_policy policy;
-    uint32_t streams; /* of run_alone */
-    uint32_t after;   /* likewise */
-    uint32_t queued;  /* likewise: 1 = graphs are disabled */
+    ren_precision precision;
+    uint32_t segments; /* 1 = a graph for each segment of a plan */
+    uint32_t streams;  /* of run_alone */
+    uint32_t after;    /* likewise */
+    uint32_t queued;   /* likewise: 1 = graphs are disabled */
 } run_spec;
 
 typedef struct run_result {

@@ -22,7 +22,7 @@ enum {
 typedef struct picture {
     char *text;
     char names[MOST][16]; /* of boxes */
-    uint32_t boxes, clusters, bold, dotted, grey;
+    uint32_t boxes, clusters, frames, bold, dotted, grey;
     uint32_t unknown; /* arrows from or to what is no box */
     uint32_t wrong;   /* lines that are no statement */
     int depth;        /* of braces at the end */
@@ -88,15 +88,18 @@ static void read_line(picture *p, char *line)
 {
     char from[16], to[16], name[32];
     int used = 0;
-    uint32_t number;
-    if (strcmp(line, "digraph plan {") == 0 ||
-        (sscanf(line, "subgraph cluster_%u {%n", &number, &used) == 1 && !line[used])) {
+    uint32_t number, frame;
+    if (sscanf(line, "subgraph cluster_%u_%u {%n", &number, &frame, &used) == 2 && !line[used]) {
+        p->frames++;
+        p->depth++;
+    } else if (strcmp(line, "digraph plan {") == 0 ||
+               (sscanf(line, "subgraph cluster_%u {%n", &number, &used) == 1 && !line[used])) {
         p->clusters += line[0] == 's';
         p->depth++;
     } else if (strcmp(line, "}") == 0) {
         p->depth--;
     } else if (strncmp(line, "label=\"", 7) == 0) {
-        p->wrong += p->depth != 2 || line[strlen(line) - 1] != ';';
+        p->wrong += p->depth < 2 || p->depth > 3 || line[strlen(line) - 1] != ';';
     } else if (strncmp(line, "node ", 5) == 0) {
         p->wrong += !are_attributes(line + 5);
     } else if (sscanf(line, "%15s -> %15s %n", from, to, &used) == 2 && used) {
@@ -175,6 +178,45 @@ static void test_dump_shows_the_plan(void)
     run_end(&r);
     run_free(&out);
     ren_test_shutdown(rt);
+}
+
+/* Proves: where segments are graphs of their own each has a frame with its label, tasks and lanes,
+ * around its boxes; else there is none. */
+static void test_dump_frames_segments(void)
+{
+    static const char *const names[] = {"forward", "backward", "optimizer"};
+    static run_result out;
+    static picture p;
+    for (uint32_t segments = 0; segments < 2; segments++) {
+        run_spec spec = run_default(NET_BRANCH);
+        spec.segments = segments;
+        ren_runtime *rt = run_runtime(&spec);
+        run r;
+        run_begin(&r, rt, &spec, &out);
+        CU_ASSERT_EQUAL(ren_plan_dump(r.t, 0, dump_path(), NULL), REN_OK);
+        read_picture(&p);
+        CU_ASSERT_EQUAL(p.clusters, 1);
+        CU_ASSERT_EQUAL(p.frames, segments ? REN_TEST_COUNT(names) : 0);
+        unsigned tasks = 0, all = 0, lanes = 0;
+        for (size_t i = 0; i < REN_TEST_COUNT(names) && segments; i++) {
+            char label[32], box[32];
+            (void)snprintf(label, sizeof label, "label=\"%s: ", names[i]);
+            (void)snprintf(box, sizeof box, "\\n%s, ", names[i]);
+            const char *frame = strstr(p.text, label);
+            CU_ASSERT_PTR_NOT_NULL_FATAL(frame);
+            CU_ASSERT_EQUAL(sscanf(frame + strlen(label), "%u tasks on %u lanes", &tasks, &lanes),
+                            2);
+            CU_ASSERT_EQUAL(count_of(p.text, box), tasks);
+            CU_ASSERT(lanes >= 1 && lanes <= REN_STREAM_COUNT);
+            all += tasks;
+        }
+        CU_ASSERT_EQUAL(segments ? all + 1 : p.boxes, p.boxes);
+        free(p.text);
+        (void)unlink(dump_path());
+        run_end(&r);
+        run_free(&out);
+        ren_test_shutdown(rt);
+    }
 }
 
 /* The stream of the box that begins at `line`, as it says in words; the colour is that stream's. */
@@ -329,6 +371,7 @@ int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
         {"test_dump_shows_the_plan", test_dump_shows_the_plan},
+        {"test_dump_frames_segments", test_dump_frames_segments},
         {"test_dump_of_the_table", test_dump_of_the_table},
         {"test_dump_of_other_plans", test_dump_of_other_plans},
         {"test_dump_refusals", test_dump_refusals},

@@ -20,6 +20,7 @@
 
 #define STEPS 24u
 #define AFTER 2u /* steps 0 and 1 queued; 2 and 3 capture */
+#define ROWS  3u /* graphs of a step in segments: forward, backward, optimizer */
 
 static run_spec fault_spec(void)
 {
@@ -93,7 +94,7 @@ static fault_report run_with_fault(const run_spec *spec, const fault_case *fault
     CU_ASSERT_EQUAL(ren_runtime_stats(rt, &stats), REN_OK);
     report.fallbacks = stats.graph_fallbacks;
     CU_ASSERT_EQUAL(stats.steps_queued + stats.steps_graph + report.failed, spec->steps);
-    CU_ASSERT_EQUAL(stats.graph_captures, 2);
+    CU_ASSERT_EQUAL(stats.graph_captures, 2 * (spec->segments ? ROWS : 1));
     CU_ASSERT_EQUAL(stats.pool_bytes_in_use, 0);
     ren_test_shutdown(rt);
     check_against_reference(spec, &out);
@@ -129,6 +130,52 @@ static void test_capture_fails_anywhere(void)
         CU_ASSERT(broken > 0);
         CU_ASSERT(!kinds[k].only_in_captures || failed == 0);
     }
+}
+
+/* The same with a graph for each segment: whichever breaks, the step goes task by task, once, and
+ * the next attempt makes what is missing. */
+static void test_segment_capture_fails_anywhere(void)
+{
+    static const char *const calls[] = {"graph_begin", "graph_end", "op_launch"};
+    uint32_t slow = ren_test_slowdown() > 1 || ren_test_device() != REN_DEVICE_CPU;
+    run_spec spec = fault_spec();
+    spec.segments = 1;
+    for (size_t k = 0; k < REN_TEST_COUNT(calls); k++) {
+        uint32_t broken = 0;
+        for (uint64_t nth = 1; nth < 1000; nth += slow && k == 2 ? 7 : 1) {
+            const fault_case fault = {calls[k], nth, REN_ERR_DEVICE, 0};
+            fault_report report = run_with_fault(&spec, &fault);
+            if (!report.reached) {
+                break;
+            }
+            CU_ASSERT_EQUAL(report.failed, 0);
+            CU_ASSERT(report.fallbacks <= 1);
+            broken += report.fallbacks != 0;
+        }
+        (void)printf("       %s: %u captures broken\n", calls[k], broken);
+        CU_ASSERT(broken >= 2 * ROWS);
+    }
+}
+
+/* A launch of any segment fails: its step, and no other, is reported and not applied, whatever of
+ * it is in the lanes. */
+static void test_segment_launch_fails(void)
+{
+    run_spec spec = fault_spec();
+    spec.segments = 1;
+    for (uint64_t nth = 1; nth <= 4 * ROWS; nth++) {
+        const fault_case fault = {"graph_launch", nth, REN_ERR_DEVICE, 0};
+        fault_report report = run_with_fault(&spec, &fault);
+        CU_ASSERT_EQUAL(report.reached, 1);
+        CU_ASSERT_EQUAL(report.failed, 1);
+        CU_ASSERT_EQUAL(report.fallbacks, 1);
+    }
+    /* While it lasts, the second segment of two steps. */
+    spec.steps = 40;
+    const fault_case fault = {"graph_launch", 2, REN_ERR_NO_DEVICE_MEMORY, 1};
+    fault_report report = run_with_fault(&spec, &fault);
+    CU_ASSERT_EQUAL(report.failed, 2);
+    CU_ASSERT_EQUAL(report.fallbacks, 2);
 }
 
 /* A capture that fails whenever it is tried: no step is lost, and it is tried less and less often.
@@ -420,6 +467,8 @@ int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
         {"test_capture_fails_anywhere", test_capture_fails_anywhere},
+        {"test_segment_capture_fails_anywhere", test_segment_capture_fails_anywhere},
+        {"test_segment_launch_fails", test_segment_launch_fails},
         {"test_capture_keeps_failing", test_capture_keeps_failing},
         {"test_thousand_captures", test_thousand_captures},
         {"test_update_fails", test_update_fails},
