@@ -16,11 +16,13 @@
  *                               device's standard list, which --list 1 prints
  *           --model NAMES, --batch N, --precision NAMES   in place of --cases: all pairs of models
  *                               and precisions (f32, tf32, f16, bf16); see cases.h
- *           --path NAMES        sync, async, planned, graph1, graph; default all
+ *           --path NAMES        sync, async, planned, graph1, graph, graphseg (as graph, with a
+ *                               graph for each segment of the plan); default all but graphseg
  *           --steps N           of a run; default by time
- *           --streams N         of planned and graph, which are then called planned-N and graph-N
- *           --static 1          planned and graph by the table of streams (REN_POLICY_STATIC); they
- *                               are then called planned-static and graph-static
+ *           --streams N         of planned, graph and graphseg, which are then called planned-N and
+ *                               so on
+ *           --static 1          the same by the table of streams (REN_POLICY_STATIC); they are then
+ *                               called planned-static and so on
  *           --cpu-threads N     of a large operation on the CPU device; default libren's
  *           --module FILE       libren_cuda.so
  *           --autotune 1        the CUDA device times what its libraries offer
@@ -54,12 +56,14 @@
 #define REPEATS    64u /* most */
 #define DISTURBED  0.1 /* processors that others use in a run that does not count */
 
-static const char *const path_names[STEP_PATHS] = {"sync", "async", "planned", "graph1", "graph"};
+static const char *const path_names[STEP_PATHS] = {"sync",   "async", "planned",
+                                                   "graph1", "graph", "graphseg"};
+#define USUAL "sync,async,planned,graph1,graph" /* in the rows that are kept */
 
 typedef struct options {
     ren_device_kind device;
     bench_choice choice;
-    const char *paths; /* comma-separated; NULL = all */
+    const char *paths; /* comma-separated */
     const char *module_path;
     const char *trace;
     uint32_t steps, streams, cpu_threads, quiet_s, autotune, fill, by_table, list, train;
@@ -75,7 +79,7 @@ typedef struct path_case {
 
 /* ------------------------------------------------------------------ flags */
 
-static options opt = {.device = REN_DEVICE_CPU};
+static options opt = {.device = REN_DEVICE_CPU, .paths = USUAL};
 
 static const bench_flag flags[] = {
     {"--device", "cpu|cuda", .device = &opt.device},
@@ -137,7 +141,7 @@ static void open_case(path_case *c, const bench *b, const step_config *config)
     c->session = NULL;
     c->run_count = 0;
     const char *path = path_names[config->path];
-    bool many = config->path == STEP_PLANNED || config->path == STEP_GRAPH;
+    bool many = config->path == STEP_PLANNED || config->path >= STEP_GRAPH;
     char streams[16] = "";
     if (many && opt.streams) {
         (void)snprintf(streams, sizeof streams, "-%u", (unsigned)opt.streams);
@@ -146,7 +150,7 @@ static void open_case(path_case *c, const bench *b, const step_config *config)
     char model[64];
     bench_model_case_name(&config->of, model, sizeof model);
     (void)snprintf(c->name, sizeof c->name, "%s/%s%s%s", model, path, streams, policy);
-    if ((opt.paths && !bench_lists(opt.paths, path)) || !bench_wants(b, c->name)) {
+    if (!bench_lists(opt.paths, path) || !bench_wants(b, c->name)) {
         return;
     }
     c->session = step_session_open(config, why, sizeof why);

@@ -92,6 +92,7 @@ static ren_status open_trainer(step_session *s, ren_error *err)
     ren_tensor loss = c->of.model->build(s->model, c->of.model, c->of.batch);
     config.learning_rate = c->of.model->learning_rate;
     config.momentum = 0.9f;
+    config.graph_segments = c->path == STEP_GRAPHSEG;
     config.precision = bench_precision_of(c->of.precision);
     config.stream_policy = c->policy;
     status = ren_trainer_create(s->model, loss, &config, &s->trainer, err);

@@ -20,6 +20,7 @@ typedef enum step_path {
     STEP_PLANNED,  /* several streams by plan */
     STEP_GRAPH1,   /* one stream, captured */
     STEP_GRAPH,    /* several streams, captured: libren's default */
+    STEP_GRAPHSEG, /* the same, a graph for each segment of the plan */
     STEP_PATHS
 } step_path;
 
@@ -27,7 +28,7 @@ typedef struct step_config {
     bench_model_case of;
     step_path path;
     ren_device_kind device;
-    uint32_t streams; /* of STEP_PLANNED and STEP_GRAPH; 0 = libren's default */
+    uint32_t streams; /* of STEP_PLANNED, _GRAPH and _GRAPHSEG; 0 = libren's default */
     uint32_t cpu_threads;
     uint32_t autotune; /* of the CUDA device */
     uint32_t fill;     /* 1 = every step fills its input slots */
