@@ -24,8 +24,10 @@
 #define FUNCTIONS_OF 12000u /* the version whose signatures ren__cuda_driver declares */
 
 /* Commands that one lane may hold. With 1,021 launches waiting on a stream the next one waited for
- * room in the driver's queue (H200, driver 580). */
-#define LANE_COMMANDS 1000u
+ * room in the driver's queue (H200, driver 580). A record for a waiter counts as one and takes two,
+ * the counter's write and the event (events.c); a lane has at most one for each of the core's 64
+ * batches. */
+#define LANE_COMMANDS 900u
 
 /* ------------------------------------------------------------------ context */
 
