@@ -23,7 +23,8 @@
  *                                        Where another poster stands in front of it, it cannot be
  *                                        had, and the job is parked on it where it is.
  *           A work may name one job that it only goes after: it waits until that job is issued, and
- *           no lane waits.
+ *           no lane waits. A cancelled work waits for it too, so that a row of works, each after
+ *           the one before it, stays in order whichever are cancelled.
  *           A job can name only ids that exist when it is posted, so waits form no cycle, and a
  *           parked job's chain always ends in one that can proceed.
  *
@@ -595,9 +596,16 @@ static bool is_behind_blocked(const ren__lane *lane, const ren__slot *slot)
            !(slot->in_line && slot->line_seq < lane->blocked_first->line_seq);
 }
 
+static bool is_cancelled(const ren__slot *slot)
+{
+    return ren__word_state(atomic_load_explicit(&slot->word, memory_order_relaxed)) ==
+           REN__SLOT_CANCELLED;
+}
+
 static void take_up(ren_runtime *rt, ren__slot *slot)
 {
     ren__lane *lane = &rt->lanes[slot->lane];
+    bool cancelled;
     if (atomic_load_explicit(&rt->lost, memory_order_acquire)) {
         bool timed_out = atomic_load_explicit(&rt->timed_out, memory_order_relaxed);
         finish_unissued(rt, slot, timed_out ? REN_ERR_ABORTED : REN_ERR_DEVICE_LOST);
@@ -607,13 +615,21 @@ static void take_up(ren_runtime *rt, ren__slot *slot)
         finish_unissued(rt, slot, REN_ERR_ABORTED);
         return;
     }
-    /* A cancelled job that is in line leaves it at its turn, not before. */
-    if (!slot->in_line && ren__word_state(atomic_load_explicit(
-                              &slot->word, memory_order_relaxed)) == REN__SLOT_CANCELLED) {
+    /* A cancelled job that is in line leaves it at its turn, not before; and a work that goes after
+     * another not before that one is issued, since what goes after it counts on both. */
+    cancelled = !slot->in_line && is_cancelled(slot);
+    if (cancelled && !slot->after_count) {
         finish_unissued(rt, slot, REN_CANCELLED);
         return;
     }
-    if (!waits_are_issued(rt, slot) || !waits_are_done(rt, slot)) {
+    if (!waits_are_issued(rt, slot)) {
+        return;
+    }
+    if (cancelled) {
+        finish_unissued(rt, slot, REN_CANCELLED);
+        return;
+    }
+    if (!waits_are_done(rt, slot)) {
         return;
     }
     if (is_behind_blocked(lane, slot) || !job_can_go(rt, slot)) {

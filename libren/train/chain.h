@@ -16,8 +16,10 @@
  * Memory    none.
  *
  * Why a predecessor and not a queue of our own: a job may be cancelled, refused or fail at any
- * time, and the core already knows how to order jobs through all of that. A predecessor whose slot
- * was reused is finished, so a stale id means "no need to wait".
+ * time, and the core already knows how to order jobs through all of that. A cancelled work is
+ * finished when its predecessor is issued, not before; so behind a finished work, whatever its
+ * status, there is none that is still to be issued. A predecessor whose slot was reused is
+ * finished, so a stale id means "no need to wait".
  *
  * Input that the device cannot copy by itself (no pageable copies) takes a job before the work: a
  * HOST job on TRANS that copies it into pinned memory, for which the work waits. The submitter
