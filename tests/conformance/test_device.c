@@ -379,6 +379,27 @@ static void *open_when_late(void *arg)
     return NULL;
 }
 
+static void *open_soon(void *arg)
+{
+    const struct timespec ms = {0, 2000000};
+    (void)nanosleep(&ms, NULL);
+    gate_open(arg);
+    return NULL;
+}
+
+/* One long wait for lane 3: a device may record otherwise on a lane whose waits are long. */
+static void wait_long(room *m)
+{
+    static gate slow;
+    pthread_t opener;
+    slow = (gate)GATE;
+    rig_put_gate(&m->r, 3, &slow);
+    RIG_OK(api->event_record(m->r.dev, 3, m->records[0]));
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&opener, NULL, open_soon, &slow), 0);
+    RIG_OK(api->event_sync(m->r.dev, m->records[0]));
+    CU_ASSERT_EQUAL(pthread_join(opener, NULL), 0);
+}
+
 static void fill_the_lane(const char *name, ren_status (*enqueue)(room *m, uint32_t i))
 {
     static room m;
@@ -395,6 +416,7 @@ static void fill_the_lane(const char *name, ren_status (*enqueue)(room *m, uint3
     for (uint32_t i = 0; i < ROOM_RECORDS; i++) {
         m.records[i] = new_event(&m.r);
     }
+    wait_long(&m);
     rig_put_gate(&m.r, 3, &m.held);
     rig_put_gate(&m.r, 1, &m.elsewhere);
     RIG_OK(api->event_record(m.r.dev, 1, m.pending));

@@ -23,10 +23,9 @@
 #define OLDEST_MINOR 5
 #define FUNCTIONS_OF 12000u /* the version whose signatures ren__cuda_driver declares */
 
-/* Commands that one lane may hold. With 1,021 launches waiting on a stream the next one waited for
- * room in the driver's queue (H200, driver 580). A record for a waiter counts as one and takes two,
- * the counter's write and the event (events.c); a lane has at most one for each of the core's 64
- * batches. */
+/* Commands that one lane may hold. With 1,020 commands waiting on a stream the next one waited for
+ * room in the driver's queue (H200, driver 580). What is left over is for loud records, which count
+ * as one and take two (events.c). */
 #define LANE_COMMANDS 900u
 
 /* ------------------------------------------------------------------ context */

@@ -22,6 +22,10 @@
  * LONG_NS is loud: its records interrupt, and the waiter sleeps on the event from LONG_NS on, when
  * the lateness of that is small beside the work. On a quiet lane a long wait, the first of its
  * kind, goes on with naps of an eighth of the time so far.
+ *   A stream takes 56 loud records; with as many unfinished, cudaEventRecord waits until one is
+ * reached, which the submitter must never do. So beyond LOUD_MOST that no waiter has come by yet,
+ * records are quiet. A quiet record takes no room in the stream's queue, the write takes one place
+ * of about a thousand.
  *   The processor's share: 20 us of looking, then a third of the time up to 0.1 ms, then less and
  * less, or nothing. In all of libren's threads together a stream of 1 ms jobs, each awaited by the
  * host, takes a fifth of one processor; a job of a second takes 0.13% of one where the lane is
@@ -44,12 +48,13 @@
 
 #include "internal.h"
 
-#define WATCH_NS UINT64_C(20000)    /* look again and again for this long */
-#define NAP_NS   UINT64_C(10000)    /* then once in this long at least */
-#define LONG_NS  UINT64_C(300000)   /* a loud lane's waiter sleeps from here on until woken */
-#define NAP_MOST UINT64_C(20000000) /* of a quiet lane */
-#define SLACK_NS 1000ul             /* of a nap; the kernel's default would make it 60 us */
-#define LOUD_FOR 16u                /* waits */
+#define WATCH_NS  UINT64_C(20000)    /* look again and again for this long */
+#define NAP_NS    UINT64_C(10000)    /* then once in this long at least */
+#define LONG_NS   UINT64_C(300000)   /* a loud lane's waiter sleeps from here on until woken */
+#define NAP_MOST  UINT64_C(20000000) /* of a quiet lane */
+#define SLACK_NS  1000ul             /* of a nap; the kernel's default would make it 60 us */
+#define LOUD_FOR  16u                /* waits */
+#define LOUD_MOST 40u                /* unfinished loud records of one lane */
 
 static ren_status make(ren__device *dev, unsigned flags, cudaEvent_t *out)
 {
@@ -112,14 +117,22 @@ static void count(ren__device *dev, uint32_t l, ren__event *event)
     CUdeviceptr at = dev->counters_at + l * sizeof *dev->counters;
     event->lane = l;
     event->count = 0;
+    event->loud_seq = 0;
+    event->latest = event->quiet;
     if (dev->counters && dev->driver.write_value(lane->stream, at, lane->counted + 1u,
                                                  CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS) {
         event->count = ++lane->counted;
     }
     /* Relaxed: a guess of what is cheaper. */
-    event->latest = event->count && !atomic_load_explicit(&lane->loud, memory_order_relaxed)
-                        ? event->quiet
-                        : event->loud;
+    if (event->count && !atomic_load_explicit(&lane->loud, memory_order_relaxed)) {
+        return;
+    }
+    /* Relaxed: an old value makes a record quiet that could be loud. */
+    if (lane->loud_records - atomic_load_explicit(&lane->loud_reached, memory_order_relaxed) <
+        LOUD_MOST) {
+        event->latest = event->loud;
+        event->loud_seq = ++lane->loud_records;
+    }
 }
 
 ren_status ren__cuda_event_record(ren__device *dev, uint32_t lane, ren__event *event)
@@ -222,6 +235,17 @@ static cudaError_t look_for(ren__device *dev, const ren__event *event, uint64_t 
     return code;
 }
 
+/* The waits of a lane are in the order of its records, so what was recorded before is reached, too.
+ * Relaxed: it orders no memory. */
+static void note_reached(ren__cuda_lane *lane, uint64_t loud_seq)
+{
+    uint64_t known = atomic_load_explicit(&lane->loud_reached, memory_order_relaxed);
+    while (known < loud_seq &&
+           !atomic_compare_exchange_weak_explicit(&lane->loud_reached, &known, loud_seq,
+                                                  memory_order_relaxed, memory_order_relaxed)) {
+    }
+}
+
 /* Relaxed: one waiter a lane in general; a lost count is a guess the worse. */
 static void note_length(ren__cuda_lane *lane, uint64_t spent)
 {
@@ -255,6 +279,7 @@ ren_status ren__cuda_event_sync(ren__device *dev, ren__event *event)
     }
     if (event->loud) {
         note_length(&dev->lane[event->lane], spent);
+        note_reached(&dev->lane[event->lane], event->loud_seq);
     }
     if (atomic_load_explicit(&dev->lost, memory_order_relaxed)) {
         status = REN_ERR_DEVICE_LOST; /* by a fault, or given up while this thread waited */

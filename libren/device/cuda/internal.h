@@ -52,6 +52,7 @@ struct ren__event {
     cudaEvent_t latest; /* the one of the two that was recorded */
     uint32_t lane;      /* of waiters' events: where */
     uint64_t count;     /* likewise: what the lane's counter is then; 0 = it does not tell */
+    uint64_t loud_seq;  /* likewise: which of the lane's loud records it is; 0 = it is quiet */
 };
 
 /* A stream and the library handles bound to it. Handles are made by the first operation that needs
@@ -59,8 +60,10 @@ struct ren__event {
  * time, so questions are put to the handle of `dnn` instead. */
 typedef struct ren__cuda_lane {
     cudaStream_t stream;
-    uint64_t counted; /* the submitter's: the newest value for the stream to write */
-    atomic_uint loud; /* waits until its records for waiters need not interrupt */
+    uint64_t counted;              /* the submitter's: the newest value for the stream to write */
+    uint64_t loud_records;         /* the submitter's: of loud events */
+    _Atomic uint64_t loud_reached; /* the newest of them that a waiter has seen reached */
+    atomic_uint loud;              /* waits until its records for waiters need not interrupt */
     cudnnHandle_t cudnn;
     cublasLtHandle_t blas;
 } ren__cuda_lane;
