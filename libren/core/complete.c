@@ -216,8 +216,10 @@ static void deliver(finisher *f, ren__slot *slot, ren_status status)
 }
 
 /* Where the trace shows a job: on its stream's row of jobs, by the device's clock, with arrows from
- * the submitter and to this thread; what a thread of ours did, on that thread's row. */
-static void trace_job(finisher *f, const ren__slot *slot, uint32_t generation, uint64_t began_ns)
+ * the submitter and to this thread; what a thread of ours did, on that thread's row. The stamps of
+ * a job that did not run are not looked at: where the device is lost, it may be writing them. */
+static void trace_job(finisher *f, const ren__slot *slot, uint32_t generation, bool ran,
+                      uint64_t began_ns)
 {
     static const char *const names[] = {"copy", "fill", "device", "host", "barrier", "work"};
     ren__trace_slot *trace = &f->rt->trace;
@@ -226,7 +228,7 @@ static void trace_job(finisher *f, const ren__slot *slot, uint32_t generation, u
     uint32_t thread = REN__TRACK_COMPLETION + slot->lane;
     bool named = slot->kind == REN__JOB_WORK && slot->as.work.name;
     const char *name = named ? slot->as.work.name : names[slot->kind];
-    if (slot->stamps && slot->stamps[0] && slot->stamps[1]) {
+    if (ran && slot->stamps && slot->stamps[0] && slot->stamps[1]) {
         uint64_t begin = slot->stamps[0], end = slot->stamps[1];
         const ren__trace_event span = {.kind = REN__TRACE_SPAN,
                                        .track = stream,
@@ -270,7 +272,8 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
     uint32_t generation =
         ren__word_generation(atomic_load_explicit(&slot->word, memory_order_relaxed));
     uint64_t began_ns = 0;
-    if (status == REN_OK && slot->on_host) {
+    bool ran = status == REN_OK;
+    if (ran && slot->on_host) {
         ring_waiters(f);
         began_ns = ren__now_ns();
         status = work_on_host(rt, slot);
@@ -281,7 +284,7 @@ static void finish_one(finisher *f, ren__slot *slot, ren_status status)
     }
     slot->done_ns = f->now_ns;
     if (ren__trace_on(&rt->trace)) {
-        trace_job(f, slot, generation, began_ns);
+        trace_job(f, slot, generation, ran, began_ns);
     }
     ren__stamps_give(slot->stamps);
     slot->stamps = NULL;

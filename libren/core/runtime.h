@@ -331,7 +331,7 @@ struct ren_runtime {
     ren__slot *ready_first; /* [sub] to be processed before the rings */
     ren__slot *ready_last;
     uint64_t line_seq; /* [sub] jobs that have drawn tickets */
-    ren__slot *broken; /* [sub] works whose issue broke off, until the lanes are past them */
+    ren__slot *broken; /* [sub] jobs whose issue broke off, until the lanes are past them */
     uint64_t stream_issued[REN_STREAM_COUNT]; /* [sub] timeline values given out */
     void *submit_thread;
     _Atomic uintptr_t submit_thread_id; /* also while a host thread ticks */

@@ -491,10 +491,11 @@ static void close_all(ren_runtime *rt)
     }
 }
 
-/* ------------------------------------------------------------------ works that broke off */
+/* ------------------------------------------------------------------ issues that broke off */
 
-/* A work's issue failed after it had enqueued commands. Its owner may free what they use once the
- * job is done, so the job is finished only when every lane is past them. */
+/* An issue failed after it had enqueued commands. What they use may be freed or used again once the
+ * job is done (by a work's owner; a plain job's stamps), so the job is finished only when every
+ * lane is past them. */
 static void set_aside_broken(ren_runtime *rt, ren__slot *slot, ren_status status)
 {
     for (uint32_t l = 0; l < rt->lanes_count; l++) {
@@ -570,7 +571,7 @@ static void issue(ren_runtime *rt, ren__slot *slot)
         if (status == REN_ERR_DEVICE_LOST) {
             ren__runtime_lose(rt, "the device was lost while a job was issued", status);
         }
-        if (slot->kind == REN__JOB_WORK) {
+        if (slot->kind == REN__JOB_WORK || slot->stamps) {
             set_aside_broken(rt, slot, status);
         } else {
             ren__job_finish(rt, REN__WORKER_SUBMITTER, slot, status);

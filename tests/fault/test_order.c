@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -445,6 +446,32 @@ static void test_refused_command_keeps_the_buffers_history(void)
     close_rt();
 }
 
+/* With a trace open a fill is refused by the device between its two stamps. It is done when its
+ * lane is past them, not before: then their memory goes to another job. Fails when the refused job
+ * is done while the lane still has a stamp to write. */
+static void test_refused_command_keeps_its_stamps(void)
+{
+    char path[64];
+    ren_buffer buffer;
+    ren_job_desc d;
+    ren_job failed;
+    (void)snprintf(path, sizeof path, "/tmp/ren-test-order-%ld.json", (long)getpid());
+    open_rt();
+    buffer = make_buffer(REN_STREAM_COMP_1);
+    CU_ASSERT_EQUAL_FATAL(ren_trace_begin(rt, path, NULL), REN_OK);
+    ren_test_hold(rt, REN_STREAM_COMP_1);
+    ren_test_fault(rt, "fill", 1, REN_ERR_DEVICE, 0);
+    d = make_fill(REN_STREAM_COMP_1, buffer, 8);
+    failed = post(&d);
+    settle(REN_STREAM_COMP_2);
+    CU_ASSERT_EQUAL(ren_wait(rt, failed, SECOND / 5), REN_TIMEOUT);
+    ren_test_release(rt, REN_STREAM_COMP_1);
+    CU_ASSERT_EQUAL(ren_wait(rt, failed, LONG), REN_ERR_DEVICE);
+    CU_ASSERT_EQUAL(ren_trace_end(rt), REN_OK);
+    (void)unlink(path);
+    close_rt();
+}
+
 static void *make_a_region(void *user)
 {
     ren__region region;
@@ -856,6 +883,7 @@ int main(int argc, char **argv)
          test_host_copy_into_a_buffer_freed_meanwhile},
         {"test_refused_command_keeps_the_buffers_history",
          test_refused_command_keeps_the_buffers_history},
+        {"test_refused_command_keeps_its_stamps", test_refused_command_keeps_its_stamps},
         {"test_memory_of_a_refused_job_becomes_quiet", test_memory_of_a_refused_job_becomes_quiet},
         {"test_wait_for_a_work_that_broke_off", test_wait_for_a_work_that_broke_off},
         {"test_work_gets_room_beside_a_flood", test_work_gets_room_beside_a_flood},
