@@ -169,9 +169,9 @@ typedef enum ren_log_level {
     REN_LOG_DEBUG = 3
 } ren_log_level;
 
-/* Host memory. Called only inside create, register, load, save and destroy calls, on the thread
- * that calls them; never while posting, completing or pumping. `align` is a power of two, at most
- * 4096. */
+/* Host memory. Called only inside create, register, load, save and destroy calls, and steps,
+ * inferences and ren_plan_dump that plan first, on the thread that calls them; never by another
+ * post, while completing or pumping. `align` is a power of two, at most 4096. */
 typedef struct ren_allocator {
     uint32_t struct_size;
     void *(*alloc)(void *user, size_t bytes, size_t align); /* NULL when out of memory */
@@ -1107,11 +1107,16 @@ static inline ren_step_desc ren_step_desc_default(void)
 /* Post one training step: copy the inputs, forward, backward, update. Steps run in the order
  * posted.
  * Returns   REN_OK; REN_ERR_QUEUE_FULL (8 steps are under way, or the shared road is full, or there
- *           is no room for another plan, see plan_cache; nothing kept, retry after ren_pump);
+ *           is no room for another plan, see plan_cache, or, in a callback, memory for one is in
+ *           use by work under way; nothing kept, retry after ren_pump);
  *           REN_ERR_NAME (unknown, missing or doubled input);
  *           REN_ERR_SHAPE (bytes or batch wrong); REN_ERR_BUSY (data = NULL without an acquired
- *           slot); and as ren_post
- * Threads   one at a time per trainer.   In callbacks  yes.   Blocks  no.   Allocates  no. */
+ *           slot); REN_ERR_NO_MEMORY, REN_ERR_NO_DEVICE_MEMORY (for a plan; nothing posted); and as
+ *           ren_post
+ * Threads   one at a time per trainer.   In callbacks  yes.
+ * Blocks    no, but that a step without a plan (a batch size or set of frozen parameters that is
+ *           new, or whose plan gave way, see plan_cache) is planned first and slow.
+ * Allocates such calls do. */
 REN_API ren_status ren_trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job *out_job);
 
 typedef enum ren_scalar {
@@ -1209,7 +1214,8 @@ static inline ren_infer_desc ren_infer_desc_default(void)
  * Returns   REN_OK; REN_ERR_QUEUE_FULL (config.infer_requests are under way, or the shared road is
  *           full; nothing kept); REN_ERR_NAME (unknown, missing or doubled input); REN_ERR_SHAPE
  *           (output, batch, bytes or out_bytes wrong); REN_ERR_UNSUPPORTED (a stream beyond
- *           config.infer_streams); REN_ERR_STALE (out_buffer was freed); and as ren_post
+ *           config.infer_streams); REN_ERR_STALE (out_buffer was freed); REN_ERR_NO_MEMORY,
+ *           REN_ERR_NO_DEVICE_MEMORY (for a plan; nothing posted); and as ren_post
  * Threads   any, also many at once.   In callbacks  yes.
  * Blocks    no, but that the first call for an output, or for a number of rows not used lately,
  *           plans it and is slow: see ren_infer_prepare.

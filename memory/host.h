@@ -4,7 +4,7 @@
  * Purpose   Every byte of host memory that libren takes goes through one of these, so that a host
  *           can count it, and a test can make the Nth request fail.
  * Threads   As the allocator behind it; libren calls it only in create, register, load, save and
- *           destroy calls, on the thread that makes the call.
+ *           destroy calls and in those that plan, on the thread that makes the call.
  * Memory    Blocks are zeroed and 64-byte aligned, so that a structure with its own cache lines
  *           keeps them; free gets the size that alloc got, so a host needs no size header.
  * Units     Sizes and alignments in bytes.

@@ -280,6 +280,48 @@ ren_status ren__memory_reserve(ren_runtime *rt, uint64_t bytes)
 
 /* ------------------------------------------------------------------ regions */
 
+/* Until the lanes are past the fence, or the device is lost. */
+static void wait_for_fence(ren_runtime *rt, const ren__fence *fence)
+{
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        while (upstream_completed(rt, l) < fence->seq[l] &&
+               !atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
+            ren__deadline never = {UINT64_MAX};
+            uint32_t key = ren__wait_begin(&rt->done_bell);
+            if (upstream_completed(rt, l) >= fence->seq[l]) {
+                ren__wait_end(&rt->done_bell);
+                break;
+            }
+            (void)ren__wait_sleep(rt, &rt->done_bell, key, &never);
+        }
+    }
+}
+
+static bool is_past_fence(ren_runtime *rt, const ren__fence *fence)
+{
+    bool past = true;
+    for (uint32_t l = 0; l < rt->lanes_count; l++) {
+        past = past && upstream_completed(rt, l) >= fence->seq[l];
+    }
+    return past;
+}
+
+/* A callback must not wait: what it would wait for may come behind it, on its own thread. */
+static ren_status alloc_in_callback(ren_runtime *rt, uint64_t bytes, ren__block *block)
+{
+    ren_status status = pool_alloc(rt, 0, bytes, 1, block);
+    if (status == REN_OK && !is_past_fence(rt, &block->fence)) {
+        ren__fence none;
+        memset(&none, 0, sizeof none);
+        ren__pool_free(rt->pool, block, 0, &none);
+        return REN_ERR_QUEUE_FULL;
+    }
+    if ((status == REN_ERR_WOULD_GROW || status == REN_ERR_BUSY) && !ren__runtime_is_idle(rt)) {
+        return REN_ERR_QUEUE_FULL;
+    }
+    return status;
+}
+
 ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out)
 {
     ren__block block;
@@ -289,25 +331,18 @@ ren_status ren__region_alloc(ren_runtime *rt, uint64_t bytes, ren__region *out)
     if (status != REN_OK) {
         return status;
     }
-    do {
-        status = pool_alloc(rt, 0, bytes, 1, &block);
-    } while (should_retry(rt, status, &last_try));
+    if (ren__runtime_on_callback_thread(rt)) {
+        status = alloc_in_callback(rt, bytes, &block);
+    } else {
+        do {
+            status = pool_alloc(rt, 0, bytes, 1, &block);
+        } while (should_retry(rt, status, &last_try));
+    }
     if (status != REN_OK) {
         return status == REN_ERR_WOULD_GROW ? REN_ERR_NO_DEVICE_MEMORY : status;
     }
     /* A region is used without points, so its memory must be quiet already. */
-    for (uint32_t l = 0; l < rt->lanes_count; l++) {
-        while (upstream_completed(rt, l) < block.fence.seq[l] &&
-               !atomic_load_explicit(&rt->lost, memory_order_relaxed)) {
-            ren__deadline never = {UINT64_MAX};
-            uint32_t key = ren__wait_begin(&rt->done_bell);
-            if (upstream_completed(rt, l) >= block.fence.seq[l]) {
-                ren__wait_end(&rt->done_bell);
-                break;
-            }
-            (void)ren__wait_sleep(rt, &rt->done_bell, key, &never);
-        }
-    }
+    wait_for_fence(rt, &block.fence);
     out->ptr = block.ptr;
     out->bytes = block.bytes;
     out->index = block.index;

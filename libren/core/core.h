@@ -50,7 +50,8 @@ void ren__runtime_release(ren_runtime *rt);
 ren_status ren__runtime_check_blocking(ren_runtime *rt);
 
 /* Long-lived device memory (parameters, activations), from the pool, growing it as needed. Zeroed
- * is NOT promised. Free: the caller knows that no command uses it any more. Slow calls. */
+ * is NOT promised. Free: the caller knows that no command uses it any more. Slow calls; in a
+ * callback alloc does not wait, and answers REN_ERR_QUEUE_FULL where memory is still in use. */
 typedef struct ren__region {
     void *ptr;
     uint64_t bytes;

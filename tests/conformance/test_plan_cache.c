@@ -255,6 +255,118 @@ static void test_plan_cache_is_checked(void)
     end(&r);
 }
 
+/* What a step's callback, on a thread of libren's, does and sees. */
+typedef struct in_callback {
+    training *of;
+    uint32_t issued; /* the test's: 1 = all that it posted is with the device */
+    uint32_t calls;
+    ren_status status; /* of posting a step that needs a new plan */
+    net_result result;
+} in_callback;
+
+static void post_in_callback(const ren_completion *c, void *user)
+{
+    in_callback *in = user;
+    ren_job job;
+    (void)c;
+    while (__atomic_load_n(&in->issued, __ATOMIC_ACQUIRE) == 0) {
+        sched_yield();
+    }
+    in->status = post(in->of, 3, &in->result, &job);
+    __atomic_fetch_add(&in->calls, 1, __ATOMIC_RELEASE);
+}
+
+static void step_with_callback(training *r, in_callback *in)
+{
+    ren_binding bindings[2] = {{"x", r->x, r->n.row * 4 * sizeof(float)},
+                               {"labels", r->labels, 4 * sizeof(int32_t)}};
+    ren_step_desc desc = ren_step_desc_default();
+    memset(in, 0, sizeof *in);
+    in->of = r;
+    desc.bindings = bindings;
+    desc.binding_count = 2;
+    desc.done = post_in_callback;
+    desc.user = in;
+    desc.deliver = REN_DELIVER_ANY_THREAD;
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_step(r->t, &desc, NULL), REN_OK);
+}
+
+static void finish_callback(training *r, in_callback *in, ren_status wanted)
+{
+    CU_ASSERT_EQUAL(ren_runtime_tick(r->rt, 0, NULL), REN_OK);
+    __atomic_store_n(&in->issued, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&in->calls, __ATOMIC_ACQUIRE) == 0) {
+        sched_yield();
+    }
+    CU_ASSERT_EQUAL(in->status, wanted);
+    CU_ASSERT_EQUAL(in->result.calls, 0);
+    CU_ASSERT_EQUAL(ren_runtime_drain(r->rt, UINT64_C(10000000000)), REN_OK);
+}
+
+#define MOST_BUFFERS 64u
+
+/* All that is left of the pool; the largest piece first. */
+static uint32_t take_all_memory(const training *r, ren_buffer *buffers)
+{
+    uint32_t count = 0;
+    for (uint64_t bytes = 64u << 20; bytes >= 256 && count < MOST_BUFFERS; bytes /= 2) {
+        while (count < MOST_BUFFERS &&
+               ren_buffer_alloc(r->rt, REN_STREAM_UPDATE, bytes, &buffers[count]) == REN_OK) {
+            count++;
+        }
+    }
+    CU_ASSERT_FATAL(count > 0 && count < MOST_BUFFERS);
+    return count;
+}
+
+/* A callback on the thread that completes UPDATE posts a step that needs a plan, when all memory is
+ * taken, and when what is free is still used by a job of UPDATE: it is refused at once, in the
+ * second case only until the memory is quiet. Fails, by a hang, if the callback waits for its own
+ * thread. */
+static void test_callback_does_not_wait_for_memory(void)
+{
+    ren_buffer buffers[MOST_BUFFERS];
+    ren_runtime_config config = ren_test_config();
+    ren_trainer_config how = ren_trainer_config_default();
+    ren_job_desc fill = ren_job_desc_default();
+    static in_callback in;
+    training r;
+    if (ren_test_device() != REN_DEVICE_CPU) {
+        ren_test_skip("what a driver's libraries take of the pool is not known");
+        return;
+    }
+    memset(&r, 0, sizeof r);
+    config.host_drives_submitter = 1;
+    config.device_memory_limit_bytes = 64u << 20;
+    r.ticks = 1;
+    r.rt = ren_test_runtime(&config);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r.rt);
+    net_build(&r.n, r.rt, NET_MLP, 4, 5);
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(r.n.model, r.n.loss, &how, &r.t, NULL), REN_OK);
+    r.x = calloc(4 * r.n.row, sizeof *r.x);
+    r.labels = calloc(4, sizeof *r.labels);
+    CU_ASSERT_FATAL(r.x && r.labels);
+    uint32_t count = take_all_memory(&r, buffers);
+
+    step_with_callback(&r, &in);
+    finish_callback(&r, &in, REN_ERR_NO_DEVICE_MEMORY);
+
+    fill.kind = REN_JOB_FILL;
+    fill.stream = REN_STREAM_UPDATE;
+    fill.fill.dst.buffer = buffers[0];
+    fill.fill.bytes = 256;
+    step_with_callback(&r, &in);
+    CU_ASSERT_EQUAL(ren_post(r.rt, &fill, NULL), REN_OK);
+    CU_ASSERT_EQUAL(ren_buffer_free(r.rt, buffers[0]), REN_OK);
+    finish_callback(&r, &in, REN_ERR_QUEUE_FULL);
+
+    CU_ASSERT_EQUAL(path_of(&r, 3), REN_PATH_QUEUED);
+    for (uint32_t i = 1; i < count; i++) {
+        CU_ASSERT_EQUAL(ren_buffer_free(r.rt, buffers[i]), REN_OK);
+    }
+    end(&r);
+}
+
 int main(int argc, char **argv)
 {
     static const ren_test_case cases[] = {
@@ -263,6 +375,7 @@ int main(int argc, char **argv)
         {"test_plans_under_way_stay", test_plans_under_way_stay},
         {"test_the_next_oldest_goes", test_the_next_oldest_goes},
         {"test_cache_changes_no_value", test_cache_changes_no_value},
+        {"test_callback_does_not_wait_for_memory", test_callback_does_not_wait_for_memory},
         {"test_plan_cache_is_checked", test_plan_cache_is_checked},
     };
     return ren_test_main(argc, argv, "conformance/test_plan_cache", cases, REN_TEST_COUNT(cases),
