@@ -21,27 +21,63 @@ static bool copy_overlaps(const ren_copy *c)
     return c->dst.buffer.id == c->src.buffer.id && (a > b ? a - b : b - a) < c->bytes;
 }
 
-static ren_status check_payload(const ren_job_desc *d)
+/* What is wrong with a job's own members, or NULL. */
+static const char *wrong_payload(const ren_job_desc *d)
 {
     switch (d->kind) {
     case REN_JOB_COPY:
-        return d->copy.bytes && location_is_good(&d->copy.dst) && location_is_good(&d->copy.src) &&
-                       !copy_overlaps(&d->copy)
-                   ? REN_OK
-                   : REN_ERR_INVALID_ARGUMENT;
+        return !d->copy.bytes ? "copy.bytes (it is 0)"
+               : !location_is_good(&d->copy.dst)
+                   ? "copy.dst (must be a buffer, or else host memory)"
+               : !location_is_good(&d->copy.src)
+                   ? "copy.src (must be a buffer, or else host memory)"
+               : copy_overlaps(&d->copy) ? "copy (its two sides overlap)"
+                                         : NULL;
     case REN_JOB_FILL:
-        return d->fill.bytes && d->fill.value <= 255u && d->fill.dst.buffer.id &&
-                       location_is_good(&d->fill.dst)
-                   ? REN_OK
-                   : REN_ERR_INVALID_ARGUMENT;
+        return !d->fill.bytes         ? "fill.bytes (it is 0)"
+               : d->fill.value > 255u ? "fill.value (it is more than 255)"
+               : !d->fill.dst.buffer.id || !location_is_good(&d->fill.dst)
+                   ? "fill.dst (must be a buffer, without host memory)"
+                   : NULL;
     case REN_JOB_DEVICE:
-        return d->enqueue ? REN_OK : REN_ERR_INVALID_ARGUMENT;
+        return d->enqueue ? NULL : "enqueue (it is NULL)";
     case REN_JOB_HOST:
-        return d->host_fn ? REN_OK : REN_ERR_INVALID_ARGUMENT;
+        return d->host_fn ? NULL : "host_fn (it is NULL)";
     case REN_JOB_BARRIER:
-        return REN_OK;
+        return NULL;
     }
-    return REN_ERR_INVALID_ARGUMENT;
+    return "kind (it is no ren_job_kind)";
+}
+
+/* The first member that is wrong, and what it should be; NULL when the buffers and jobs that are
+ * named are all that is left to look at. Behind struct_size. */
+static const char *wrong_member(const ren_job_desc *d)
+{
+    if ((uint32_t)d->stream >= REN_STREAM_COUNT) {
+        return "stream (it is no ren_stream)";
+    }
+    if ((uint32_t)d->priority > REN_PRIORITY_BACKGROUND) {
+        return "priority (it is no ren_priority)";
+    }
+    if ((uint32_t)d->deliver > REN_DELIVER_NONE) {
+        return "deliver (it is no ren_deliver)";
+    }
+    if (d->channel >= REN_CHANNELS) {
+        return "channel (it is not below REN_CHANNELS)";
+    }
+    if (d->wait_count > REN_MAX_WAITS || (d->wait_count && !d->wait)) {
+        return "wait or wait_count (NULL, or more than REN_MAX_WAITS)";
+    }
+    if (d->use_count > REN_MAX_USES || (d->use_count && !d->uses)) {
+        return "uses or use_count (NULL, or more than REN_MAX_USES)";
+    }
+    for (uint32_t i = 0; i < d->use_count; i++) {
+        uint32_t access = (uint32_t)d->uses[i].access;
+        if (access < REN_ACCESS_READ || access > REN_ACCESS_READ_WRITE) {
+            return "uses[].access (it is no ren_access)";
+        }
+    }
+    return wrong_payload(d);
 }
 
 static ren_status check_desc(const ren_job_desc *d)
@@ -52,64 +88,23 @@ static ren_status check_desc(const ren_job_desc *d)
     if (d->struct_size != sizeof *d) {
         return REN_ERR_BAD_STRUCT;
     }
-    if ((uint32_t)d->stream >= REN_STREAM_COUNT ||
-        (uint32_t)d->priority > REN_PRIORITY_BACKGROUND ||
-        (uint32_t)d->deliver > REN_DELIVER_NONE || d->channel >= REN_CHANNELS ||
-        d->wait_count > REN_MAX_WAITS || (d->wait_count && !d->wait) ||
-        d->use_count > REN_MAX_USES || (d->use_count && !d->uses)) {
-        return REN_ERR_INVALID_ARGUMENT;
-    }
-    for (uint32_t i = 0; i < d->use_count; i++) {
-        uint32_t access = (uint32_t)d->uses[i].access;
-        if (access < REN_ACCESS_READ || access > REN_ACCESS_READ_WRITE) {
-            return REN_ERR_INVALID_ARGUMENT;
-        }
-    }
-    return check_payload(d);
-}
-
-/* The first member that a refused descriptor has wrong, as check_desc looks at them. */
-static const char *wrong_member(const ren_job_desc *d)
-{
-    if (!d || d->struct_size != sizeof *d) {
-        return "struct_size (start from ren_job_desc_default())";
-    }
-    if ((uint32_t)d->stream >= REN_STREAM_COUNT) {
-        return "stream";
-    }
-    if ((uint32_t)d->priority > REN_PRIORITY_BACKGROUND) {
-        return "priority";
-    }
-    if ((uint32_t)d->deliver > REN_DELIVER_NONE || d->channel >= REN_CHANNELS) {
-        return "deliver or channel";
-    }
-    if (d->wait_count > REN_MAX_WAITS || (d->wait_count && !d->wait)) {
-        return "wait or wait_count";
-    }
-    if (d->use_count > REN_MAX_USES || (d->use_count && !d->uses)) {
-        return "uses or use_count";
-    }
-    switch (d->kind) {
-    case REN_JOB_COPY:
-        return "copy (bytes, a side that is neither buffer nor host memory, an overlap, the range) "
-               "or uses";
-    case REN_JOB_FILL:
-        return "fill (bytes, value, dst, the range) or uses";
-    case REN_JOB_DEVICE:
-        return "enqueue or uses";
-    case REN_JOB_HOST:
-        return "host_fn or uses";
-    case REN_JOB_BARRIER:
-        return "uses";
-    }
-    return "kind";
+    return wrong_member(d) ? REN_ERR_INVALID_ARGUMENT : REN_OK;
 }
 
 /* config.validate: say in the log why a post was refused. */
 static void explain(ren_runtime *rt, const ren_job_desc *desc, ren_status status)
 {
-    if (status == REN_ERR_INVALID_ARGUMENT || status == REN_ERR_BAD_STRUCT) {
-        (void)ren__runtime_refuse(rt, status, "look at %s", wrong_member(desc));
+    if (!desc) {
+        (void)ren__runtime_refuse(rt, status, "desc is NULL");
+    } else if (status == REN_ERR_BAD_STRUCT) {
+        (void)ren__runtime_refuse(rt, status,
+                                  "look at struct_size (start from ren_job_desc_default())");
+    } else if (status == REN_ERR_INVALID_ARGUMENT) {
+        const char *wrong = wrong_member(desc);
+        (void)ren__runtime_refuse(rt, status, "look at %s",
+                                  wrong ? wrong
+                                        : "the buffers it names (one is none of this runtime, or "
+                                          "the bytes reach beyond its end)");
     } else if (status == REN_ERR_STALE) {
         (void)ren__runtime_refuse(rt, status,
                                   "a buffer was freed, or a job of wait[] is done and "

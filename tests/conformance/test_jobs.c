@@ -245,31 +245,81 @@ static void keep_line(void *user, ren_log_level level, const char *text)
     (void)snprintf(last_line, sizeof last_line, "%s", text);
 }
 
+/* A descriptor with one thing wrong, and what the line about it holds. */
+static ren_job_desc wrong_desc(uint32_t index, ren_buffer buffer, const char **out_text)
+{
+    static char bytes[64];
+    static const ren_job none = {0};
+    static ren_use use;
+    ren_job_desc d = ren_job_desc_default();
+    d.copy = (ren_copy){.dst.buffer = buffer, .src.host = bytes, .bytes = sizeof bytes};
+    d.fill = (ren_fill){.dst.buffer = buffer, .bytes = sizeof bytes};
+    use = (ren_use){buffer, REN_ACCESS_READ};
+#define WRONG(at, change, text)                                                                    \
+    case at:                                                                                       \
+        change;                                                                                    \
+        *out_text = text;                                                                          \
+        break
+    switch (index) {
+        WRONG(0, d.struct_size = 4, "struct_size");
+        WRONG(1, d.stream = REN_STREAM_COUNT, "look at stream");
+        WRONG(2, d.priority = (ren_priority)3, "look at priority");
+        WRONG(3, d.deliver = (ren_deliver)3, "look at deliver");
+        WRONG(4, d.channel = REN_CHANNELS, "look at channel");
+        WRONG(5, d.wait_count = 1, "look at wait");
+        WRONG(6, (d.wait = &none, d.wait_count = REN_MAX_WAITS + 1), "look at wait");
+        WRONG(7, d.use_count = 1, "look at uses or");
+        WRONG(8, (use.access = (ren_access)0, d.uses = &use, d.use_count = 1), "uses[].access");
+        WRONG(9, (use.buffer.id = 77, d.uses = &use, d.use_count = 1), "the buffers it names");
+        WRONG(10, d.copy.bytes = 0, "copy.bytes");
+        WRONG(11, d.copy.dst.host = bytes, "copy.dst");
+        WRONG(12, d.copy.src.host = NULL, "copy.src");
+        WRONG(13, (d.copy.src.host = NULL, d.copy.src.buffer = buffer), "sides overlap");
+        WRONG(14, d.copy.dst.offset = 1, "beyond its end");
+        WRONG(15, (d.kind = REN_JOB_FILL, d.fill.bytes = 0), "fill.bytes");
+        WRONG(16, (d.kind = REN_JOB_FILL, d.fill.value = 256), "fill.value");
+        WRONG(17, (d.kind = REN_JOB_FILL, d.fill.dst.buffer.id = 0), "fill.dst");
+        WRONG(18, d.kind = REN_JOB_DEVICE, "look at enqueue");
+        WRONG(19, d.kind = REN_JOB_HOST, "look at host_fn");
+        WRONG(20, d.kind = (ren_job_kind)9, "look at kind");
+    default:
+        *out_text = NULL;
+    }
+#undef WRONG
+    return d;
+}
+
 /* config.validate makes a refusal say which member was wrong; without it there is no line. */
 static void test_validate_names_the_member(void)
 {
     for (uint32_t validate = 0; validate < 2; validate++) {
         ren_runtime_config config = ren_test_config();
         ren_log log = ren_log_default();
-        ren_job_desc d = ren_job_desc_default();
         ren_producer *producer;
+        ren_buffer buffer;
+        const char *text;
         log.fn = keep_line;
         log.min_level = REN_LOG_WARNING;
         config.log = &log;
         config.validate = validate;
         rt = ren_test_runtime(&config);
-        last_line[0] = 0;
-        d.kind = REN_JOB_BARRIER;
-        d.stream = REN_STREAM_COUNT;
-        CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_ERR_INVALID_ARGUMENT);
-        CU_ASSERT_EQUAL(strstr(last_line, "stream") != NULL, validate == 1);
-        last_line[0] = 0;
-        d = ren_job_desc_default();
-        d.kind = REN_JOB_HOST;
+        CU_ASSERT_EQUAL(ren_memory_reserve(rt, 64), REN_OK);
+        CU_ASSERT_EQUAL(ren_buffer_alloc(rt, REN_STREAM_TRANS, 64, &buffer), REN_OK);
         CU_ASSERT_EQUAL(ren_producer_register(rt, &producer), REN_OK);
-        CU_ASSERT_EQUAL(ren_producer_post(producer, &d, NULL), REN_ERR_INVALID_ARGUMENT);
-        CU_ASSERT_EQUAL(strstr(last_line, "host_fn") != NULL, validate == 1);
+        for (uint32_t i = 0;; i++) {
+            ren_job_desc d = wrong_desc(i, buffer, &text);
+            if (!text) {
+                break;
+            }
+            last_line[0] = 0;
+            CU_ASSERT_NOT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
+            CU_ASSERT_EQUAL(strstr(last_line, text) != NULL, validate == 1);
+            last_line[0] = 0;
+            CU_ASSERT_NOT_EQUAL(ren_producer_post(producer, &d, NULL), REN_OK);
+            CU_ASSERT_EQUAL(strstr(last_line, text) != NULL, validate == 1);
+        }
         CU_ASSERT_EQUAL(ren_producer_release(producer), REN_OK);
+        CU_ASSERT_EQUAL(ren_buffer_free(rt, buffer), REN_OK);
         close_rt();
     }
 }
