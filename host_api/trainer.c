@@ -27,17 +27,23 @@ ren_status ren_trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_c
         }
         c = *config;
     }
-    if ((uint32_t)c.optimizer > REN_OPTIMIZER_LARS ||
-        (uint32_t)c.precision > REN_PRECISION_MIXED_BF16) {
-        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "optimizer %d or precision %d is unknown",
-                         (int)c.optimizer, (int)c.precision);
+    if ((uint32_t)c.optimizer > REN_OPTIMIZER_LARS) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT,
+                         "optimizer %d is none of REN_OPTIMIZER_SGD, ADAM, ADAMW, LARS",
+                         (int)c.optimizer);
+    }
+    if ((uint32_t)c.precision > REN_PRECISION_MIXED_BF16) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT,
+                         "precision %d is none of REN_PRECISION_F32, MIXED_F16, MIXED_BF16",
+                         (int)c.precision);
     }
     if ((uint32_t)c.stream_policy > REN_POLICY_STATIC) {
-        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "stream_policy %d is unknown",
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT,
+                         "stream_policy %d is none of REN_POLICY_GREEDY, STATIC",
                          (int)c.stream_policy);
     }
     if (c.plan_cache > REN__MAX_STEP_PLANS) {
-        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "plan_cache is %u, more than %u",
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT, "plan_cache is %u, not 0 (= 8) or 1..%u",
                          c.plan_cache, REN__MAX_STEP_PLANS);
     }
     if (c.graph_segments > 1) {
@@ -59,7 +65,7 @@ static const char *wrong_binding(const ren_binding *bindings, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (!bindings || !bindings[i].input) {
-            return bindings ? "bindings[].input" : "bindings";
+            return bindings ? "bindings[].input (it is NULL)" : "bindings (it is NULL)";
         }
     }
     return NULL;
@@ -67,8 +73,8 @@ static const char *wrong_binding(const ren_binding *bindings, uint32_t count)
 
 static const char *wrong_delivery(ren_deliver deliver, uint32_t channel)
 {
-    return (uint32_t)deliver > REN_DELIVER_NONE ? "deliver"
-           : channel >= REN_CHANNELS            ? "channel"
+    return (uint32_t)deliver > REN_DELIVER_NONE ? "deliver (it is no ren_deliver)"
+           : channel >= REN_CHANNELS            ? "channel (it is not below REN_CHANNELS)"
                                                 : NULL;
 }
 
@@ -129,13 +135,13 @@ ren_status ren_plan_dump(ren_trainer *t, uint32_t batch, const char *path, ren_e
 static const char *wrong_infer(const ren_infer_desc *d)
 {
     if ((uint32_t)d->stream >= REN_STREAM_UPDATE) {
-        return "stream";
+        return "stream (must be COMP_1 to COMP_3, or TRANS for any of them)";
     }
     if ((uint32_t)d->priority > REN_PRIORITY_BACKGROUND) {
-        return "priority";
+        return "priority (it is no ren_priority)";
     }
     if (!d->out_data && !d->out_buffer.id) {
-        return "out_data or out_buffer";
+        return "out_data or out_buffer (neither is set)";
     }
     const char *wrong = wrong_delivery(d->deliver, d->channel);
     return wrong ? wrong : wrong_binding(d->bindings, d->binding_count);

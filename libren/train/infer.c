@@ -186,7 +186,15 @@ static ren_status submit(ren__infer_request *x, const ren_infer_desc *desc, ren_
         post.stage_job = &x->stage.job;
         ren__stage_arm(&x->stage);
     }
-    return ren__chain_submit(&x->output->model->chain, &post, out_job);
+    ren_status status = ren__chain_submit(&x->output->model->chain, &post, out_job);
+    if (x->to_buffer && (status == REN_ERR_INVALID_ARGUMENT || status == REN_ERR_STALE)) {
+        (void)ren__runtime_refuse(x->output->model->rt, status, "inference: out_buffer %s",
+                                  status == REN_ERR_STALE
+                                      ? "was freed"
+                                      : "is none of this runtime, or out_offset and out_bytes "
+                                        "reach beyond its end");
+    }
+    return status;
 }
 
 /* After a refusal. The job that copies the inputs may have been accepted all the same. */

@@ -628,7 +628,8 @@ ren_status ren__trainer_set_scalar(ren_trainer *t, ren_scalar scalar, float valu
         (scalar == REN_SCALAR_EMA_DECAY && !t->averages)) {
         return ren__runtime_refuse(
             t->rt, REN_ERR_UNSUPPORTED, "ren_trainer_set_scalar: the trainer was made without %s",
-            scalar == REN_SCALAR_EMA_DECAY ? "a moving average" : "clipping");
+            scalar == REN_SCALAR_EMA_DECAY ? "a moving average (config.ema_decay was 0)"
+                                           : "clipping (config.clip_norm was 0)");
     }
     t->scalars = changed;
     return REN_OK;
@@ -643,7 +644,8 @@ ren_status ren__trainer_acquire(ren_trainer *t, const char *input, void **out_pt
         return status;
     }
     if (i == UINT32_MAX) {
-        return REN_ERR_NAME;
+        return ren__runtime_refuse(t->rt, REN_ERR_NAME, "ren_input_acquire: no input \"%.63s\"",
+                                   input);
     }
     ren__trainer_input *in = &t->inputs[i];
     uint32_t slot;

@@ -160,6 +160,19 @@ static void test_validate_explains(void)
             CU_ASSERT_NOT_EQUAL(ren_infer(w.n.model, &infer, NULL), REN_OK);
             CU_ASSERT_EQUAL(strstr(last_line, bad[i].infer) != NULL, validate == 1);
         }
+        ren_infer_desc infer = ren_infer_desc_default();
+        void *slot;
+        infer.bindings = good;
+        infer.binding_count = 1;
+        infer.output = w.n.logits;
+        infer.out_bytes = BATCH * 10 * sizeof(float);
+        infer.out_buffer.id = 5;
+        last_line[0] = 0;
+        CU_ASSERT_EQUAL(ren_infer(w.n.model, &infer, NULL), REN_ERR_INVALID_ARGUMENT);
+        CU_ASSERT_EQUAL(strstr(last_line, "out_buffer is none") != NULL, validate == 1);
+        last_line[0] = 0;
+        CU_ASSERT_EQUAL(ren_input_acquire(w.t, "y", &slot, NULL), REN_ERR_NAME);
+        CU_ASSERT_EQUAL(strstr(last_line, "no input \"y\"") != NULL, validate == 1);
         close_world(&w);
     }
 }
