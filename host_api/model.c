@@ -32,10 +32,14 @@ ren_status ren_model_create(ren_runtime *rt, const ren_model_config *config, ren
         }
         c = *config;
     }
-    if (c.infer_streams > 3 || c.infer_requests > 65536) {
+    if (c.infer_streams > 3) {
         return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT,
-                         "infer_streams %u is not 0 to 3, or infer_requests %u not 0 to 65536",
-                         c.infer_streams, c.infer_requests);
+                         "config.infer_streams is %u, not 0 (= all) or 1..3", c.infer_streams);
+    }
+    if (c.infer_requests > 65536) {
+        return REN__FAIL(err, REN_ERR_INVALID_ARGUMENT,
+                         "config.infer_requests is %u, not 0 (= the default) or 1..65536",
+                         c.infer_requests);
     }
     return ren__model_create(rt, &c, out_model, err);
 }
@@ -85,11 +89,18 @@ ren_tensor ren_input(ren_model *m, const char *name, ren_dtype dtype, const int6
     if (!m) {
         return none;
     }
-    if (!dims || (uint32_t)dtype > REN_U8 || rank < 1 || rank > REN_MAX_RANK) {
-        return ren__model_fail(
-            m, REN_ERR_INVALID_ARGUMENT,
-            "input %.63s: dims is NULL, dtype %d unknown, or rank %u not 1 to %u", name ? name : "",
-            (int)dtype, rank, REN_MAX_RANK);
+    const char *shown = name ? name : "";
+    if (!dims) {
+        return ren__model_fail(m, REN_ERR_INVALID_ARGUMENT, "input %.63s: dims is NULL", shown);
+    }
+    if ((uint32_t)dtype > REN_U8) {
+        return ren__model_fail(m, REN_ERR_INVALID_ARGUMENT,
+                               "input %.63s: dtype %d is none; an input is REN_F32 or REN_I32",
+                               shown, (int)dtype);
+    }
+    if (rank < 1 || rank > REN_MAX_RANK) {
+        return ren__model_fail(m, REN_ERR_INVALID_ARGUMENT, "input %.63s: rank %u is not 1 to %u",
+                               shown, rank, REN_MAX_RANK);
     }
     return ren__model_input(m, name, dtype, dims, rank);
 }

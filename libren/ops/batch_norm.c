@@ -32,10 +32,13 @@ static ren_status batch_norm_shape(const ren__node *n, const ren__shape_in *in,
         return ren__shape_fail(err, REN_ERR_SHAPE, "%s: %s has rank %u, not 2 or 4", n->name,
                                in[0].name, in[0].desc.rank);
     }
-    if (!(n->alpha >= 0.0f && n->alpha <= 1.0f) || !(n->eps > 0.0f) || !isfinite(n->eps)) {
+    if (!(n->alpha >= 0.0f && n->alpha <= 1.0f)) {
+        return ren__shape_fail(err, REN_ERR_INVALID_ARGUMENT, "%s: momentum %g is not in [0, 1]",
+                               n->name, (double)n->alpha);
+    }
+    if (!(n->eps > 0.0f) || !isfinite(n->eps)) {
         return ren__shape_fail(err, REN_ERR_INVALID_ARGUMENT,
-                               "%s: momentum %g is not in [0, 1], or eps %g is not positive",
-                               n->name, (double)n->alpha, (double)n->eps);
+                               "%s: eps %g is not positive and finite", n->name, (double)n->eps);
     }
     *out = in[0].desc;
     return REN_OK;

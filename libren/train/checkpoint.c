@@ -302,7 +302,9 @@ static ren_status match_model(loading *l, ren_error *err)
             }
             l->present[i] = 1;
         } else if (!(l->flags & REN_LOAD_ALLOW_MISSING)) {
-            return REN__FAIL(err, REN_ERR_NAME, "the file has no tensor '%s'", name);
+            return REN__FAIL(
+                err, REN_ERR_NAME,
+                "the file has no tensor '%s'; REN_LOAD_ALLOW_MISSING keeps the model's", name);
         }
     }
     for (uint32_t i = 0; i < l->table.count && !(l->flags & REN_LOAD_ALLOW_EXTRA); i++) {
@@ -310,7 +312,8 @@ static ren_status match_model(loading *l, ren_error *err)
         const char *name = l->table.names + e->name;
         char shown[48];
         if (ren__model_param_find(l->model, name) == UINT32_MAX) {
-            return REN__FAIL(err, REN_ERR_NAME, "the model has no parameter '%s'",
+            return REN__FAIL(err, REN_ERR_NAME,
+                             "the model has no parameter '%s'; REN_LOAD_ALLOW_EXTRA skips it",
                              ren__safetensors_show(name, e->name_bytes, shown));
         }
     }

@@ -525,7 +525,7 @@ static ren_status create_locked(ren_model *m, ren_tensor loss, const ren_trainer
                          node == UINT32_MAX ? "the tensor" : m->nodes[node]->name);
     }
     if (m->trainer) {
-        return REN__FAIL(err, REN_ERR_BUSY, "the model has a trainer");
+        return REN__FAIL(err, REN_ERR_BUSY, "the model has a trainer already; destroy that first");
     }
     ren_trainer *t = ren__host_calloc(m->allocator, 1, sizeof *t);
     if (!t) {
