@@ -655,8 +655,10 @@ REN_API ren_status ren_memory_reserve(ren_runtime *rt, uint64_t bytes);
 /* ------------------------------------------------------------------ models
  *
  * A model is a graph of operations made by the builder calls below, on one thread. The first error
- * sticks: later builder calls return {0} and ren_model_status tells what was wrong. Activations are
- * NHWC, dims[0] is the batch. Parameters are f32 at the boundary: convolution weights OIHW, linear
+ * sticks: later builder calls return {0} and ren_model_status tells what was wrong. Calls that say
+ * "the builder's error" answer with it too; those that read, write, save or load parameters only
+ * until the model's first trainer or inference. From there on the model is in use: it has all its
+ * parameters, and a new layer with some is REN_ERR_BUSY. Activations are NHWC, dims[0] is the batch. Parameters are f32 at the boundary: convolution weights OIHW, linear
  * weights [out, in], as PyTorch writes them; their names are "<layer>.weight", "<layer>.bias",
  * "<layer>.running_mean" and "<layer>.running_var". Every input, layer and loss of a model has a
  * name of its own, 1..63 characters without control characters. */

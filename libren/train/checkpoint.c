@@ -178,7 +178,7 @@ static ren_status check_model(ren_model *m, ren_error *err)
     if (status != REN_OK) {
         return REN__FAIL(err, status, "a checkpoint may not be saved or loaded here");
     }
-    return ren__model_status(m, err);
+    return ren__model_weights_status(m, err);
 }
 
 ren_status ren__checkpoint_save(ren_model *m, const char *path, ren_error *err)

@@ -441,7 +441,7 @@ ren_status ren__infer_make(ren_model *m, uint32_t node, uint32_t batch, ren__inf
         return REN__FAIL(err, status, "an output cannot be planned here");
     }
     pthread_mutex_lock(&m->lock);
-    status = m->status;
+    status = ren__model_built(m);
     if (status == REN_OK) {
         status = ensure_output(m, node, out, err);
     } else if (err) {

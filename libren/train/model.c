@@ -140,10 +140,26 @@ ren_tensor ren__model_fail(ren_model *m, ren_status status, const char *format, 
     return none;
 }
 
+ren_status ren__model_built(const ren_model *m)
+{
+    return m->placed ? REN_OK : m->status;
+}
+
 ren_status ren__model_status(ren_model *m, ren_error *err)
 {
     pthread_mutex_lock(&m->lock);
     ren_status status = m->status;
+    if (status != REN_OK && err) {
+        *err = m->error;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
+ren_status ren__model_weights_status(ren_model *m, ren_error *err)
+{
+    pthread_mutex_lock(&m->lock);
+    ren_status status = ren__model_built(m);
     if (status != REN_OK && err) {
         *err = m->error;
     }

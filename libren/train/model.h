@@ -22,6 +22,8 @@ ren_status ren__model_create(ren_runtime *rt, const ren_model_config *config, re
                              ren_error *err);
 void ren__model_destroy(ren_model *m); /* m is not NULL */
 ren_status ren__model_status(ren_model *m, ren_error *err);
+/* The same as far as it concerns the parameters: see ren__model_built. */
+ren_status ren__model_weights_status(ren_model *m, ren_error *err);
 ren_runtime *ren__model_runtime(ren_model *m);
 const ren__host_allocator *ren__model_allocator(ren_model *m);
 

@@ -111,6 +111,10 @@ struct ren_model {
     uint64_t weights_floor; /* [sub] inferences must not use what is older */
 };
 
+/* Under `lock`: the builder's error while it concerns the parameters. Those of a model in use are
+ * all there, whatever builder call failed later: trained weights stay within reach. */
+ren_status ren__model_built(const ren_model *m);
+
 #define REN__REJOIN_NEED 12u /* commands of a rejoin on one stream */
 
 /* chain's other half, in issue, before anything else is enqueued: finish an unfinished step, and

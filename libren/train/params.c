@@ -460,7 +460,7 @@ static ren_status begin(ren_model *m)
     ren_status status = ren__runtime_check_blocking(m->rt);
     if (status == REN_OK) {
         pthread_mutex_lock(&m->lock);
-        status = m->status;
+        status = ren__model_built(m);
         if (status != REN_OK) {
             pthread_mutex_unlock(&m->lock);
         }
