@@ -6,7 +6,8 @@
  *           it ships on. Host threads post jobs; one submitter thread issues them onto five ordered
  *           device streams and never waits; completions come back as callbacks which the host runs,
  *           inside a time budget, on a thread of its choice.
- * Reading   Status and errors; runtime; jobs and completions; buffers; models; trainer; trace.
+ * Reading   Status and errors; runtime; jobs and completions; buffers; models; trainer and
+ *           inference; trace.
  * Structs   A descriptor begins with `struct_size`, which its inline `*_default()` fills in. Zero
  *           means the default for enums, counts and pointers; floats are taken as given. Every
  *           descriptor is copied before the call returns. Members may be added at the end of a
@@ -158,7 +159,7 @@ typedef enum ren_stream {
     REN_STREAM_COMP_1 = 1, /* convolution, linear forward, loss, weight gradients */
     REN_STREAM_COMP_2 = 2, /* batch norm, pooling, dropout, bias gradients */
     REN_STREAM_COMP_3 = 3, /* activations, data gradients */
-    REN_STREAM_UPDATE = 4, /* zero-grad, casts, checks, optimizer */
+    REN_STREAM_UPDATE = 4, /* casts of weights, checks, optimizer, averages */
     REN_STREAM_COUNT = 5
 } ren_stream;
 
@@ -179,10 +180,11 @@ typedef struct ren_allocator {
     void *user;
 } ren_allocator;
 
-/* Log lines. Called from any thread of libren's, one line without a newline a call. */
+/* Log lines. Called from any thread of libren's, and from those inside its calls, one line without
+ * a newline a call. */
 typedef struct ren_log {
     uint32_t struct_size;
-    void (*fn)(void *user, ren_log_level level, const char *text);
+    void (*fn)(void *user, ren_log_level level, const char *text); /* NULL = silent */
     void *user;
     ren_log_level min_level; /* items less urgent than this are not made; 0 = errors only */
 } ren_log;
@@ -238,9 +240,9 @@ typedef struct ren_runtime_config {
     uint32_t allow_growth;          /* 1 = ren_buffer_alloc may ask the driver for more memory */
     uint32_t max_buffers;           /* live ren_buffers; 0 = 4096, at most 65536 */
     const char *module_path;        /* of libren_cuda.so; NULL = beside libren */
-    uint32_t validate;              /* 1 = log, at REN_LOG_WARNING, why a job, step or inference was
-                                       refused, with the name of the member or the input; what is
-                                       refused stays the same */
+    uint32_t validate;              /* 1 = log, at REN_LOG_WARNING (log->min_level must let it by),
+                                       why a job, step or inference was refused, with the name of
+                                       the member or the input; what is refused stays the same */
     const ren_cuda_options *cuda;
 } ren_runtime_config;
 
@@ -658,10 +660,11 @@ REN_API ren_status ren_memory_reserve(ren_runtime *rt, uint64_t bytes);
  * sticks: later builder calls return {0} and ren_model_status tells what was wrong. Calls that say
  * "the builder's error" answer with it too; those that read, write, save or load parameters only
  * until the model's first trainer or inference. From there on the model is in use: it has all its
- * parameters, and a new layer with some is REN_ERR_BUSY. Activations are NHWC, dims[0] is the batch. Parameters are f32 at the boundary: convolution weights OIHW, linear
- * weights [out, in], as PyTorch writes them; their names are "<layer>.weight", "<layer>.bias",
- * "<layer>.running_mean" and "<layer>.running_var". Every input, layer and loss of a model has a
- * name of its own, 1..63 characters without control characters. */
+ * parameters, and a new layer with some is REN_ERR_BUSY.
+ * Activations are NHWC, dims[0] is the batch. Parameters are f32 at the boundary: convolution
+ * weights OIHW, linear weights [out, in], as PyTorch writes them; their names are "<layer>.weight",
+ * "<layer>.bias", "<layer>.running_mean" and "<layer>.running_var". Every input, layer and loss of
+ * a model has a name of its own, 1..63 characters without control characters. */
 
 typedef enum ren_dtype {
     REN_F32 = 0,
@@ -703,7 +706,7 @@ static inline ren_model_config ren_model_config_default(void)
 REN_API ren_status ren_model_create(ren_runtime *rt, const ren_model_config *config,
                                     ren_model **out_model, ren_error *err);
 
-/* Free a model. NULL is fine. Its trainers must be destroyed first (else nothing happens and an
+/* Free a model. NULL is fine. Its trainer must be destroyed first (else nothing happens and an
  * error is logged); waits for work of its own that is under way.
  * Threads   one.   In callbacks  no.   Blocks  for its own work.   Allocates  frees. */
 REN_API void ren_model_destroy(ren_model *m);
@@ -856,9 +859,9 @@ REN_API ren_tensor ren_linear(ren_model *m, const char *name, ren_tensor x,
 REN_API ren_tensor ren_conv2d(ren_model *m, const char *name, ren_tensor x,
                               const ren_conv2d_options *options);
 
-/* Normalises each channel over batch, height and width (Ioffe and Szegedy 2015), then scales by
- * "<name>.weight" (starts 1) and shifts by "<name>.bias" (starts 0). The running variance is the
- * unbiased one. */
+/* Normalises each channel of x [N, H, W, C] over batch, height and width, each feature of x [N, C]
+ * over the batch (Ioffe and Szegedy 2015), then scales by "<name>.weight" (starts 1) and shifts by
+ * "<name>.bias" (starts 0). The running variance is the unbiased one, but 0 of a single value. */
 REN_API ren_tensor ren_batch_norm(ren_model *m, const char *name, ren_tensor x,
                                   const ren_batch_norm_options *options);
 
@@ -889,9 +892,10 @@ REN_API ren_tensor ren_dropout(ren_model *m, const char *name, ren_tensor x,
  * and its gradient is the sum of theirs. In one such sum, sums of sums included, each loss counts
  * once. */
 REN_API ren_tensor ren_add(ren_model *m, const char *name, ren_tensor a, ren_tensor b);
-/* Joins `count` (1..16) tensors along the last axis; the other dims are equal. */
+/* Joins `count` (1..16) tensors of one rank, 2 or 4, along the last axis; the other dims are equal.
+ */
 REN_API ren_tensor ren_concat(ren_model *m, const char *name, const ren_tensor *xs, uint32_t count);
-/* [N, H, W, C] to [N, H W C], in NHWC order. No copy. */
+/* [N, H, W, C] to [N, H W C], in NHWC order; [N] to [N, 1]. No copy. */
 REN_API ren_tensor ren_flatten(ren_model *m, const char *name, ren_tensor x);
 
 /* Losses; each gives one f32: the mean over the batch (cross entropy) or over all elements.
@@ -932,6 +936,8 @@ REN_API uint32_t ren_param_count(ren_model *m);
 REN_API const char *ren_param_name(ren_model *m, uint32_t index);
 
 /* Write all parameters as safetensors, through a temporary file that replaces `path` when complete.
+ * Averages ("<p>.ema") are among them. What a trainer has of its own, moments, step count and loss
+ * scale, is not.
  * A folder, device or pipe at `path` is left alone, and REN_ERR_IO.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_NO_MEMORY; REN_ERR_QUEUE_FULL (the shared road is full);
  *           REN_ERR_INVALID_ARGUMENT; the builder's error
@@ -945,9 +951,12 @@ enum {
 };
 
 /* Read all parameters from a safetensors file. The file is checked whole first: after an error no
- * parameter has changed.
+ * parameter has changed. A file with averages takes a model that has them, so load it behind the
+ * trainer's create or with ALLOW_EXTRA; ALLOW_MISSING loads one without them into such a model.
  * Returns   REN_OK; REN_ERR_IO; REN_ERR_FORMAT (hostile or damaged; the text says where);
  *           REN_ERR_NAME (missing or extra tensor); REN_ERR_SHAPE (wrong shape or dtype);
+ *           REN_ERR_UNSUPPORTED (ALLOW_MISSING into a model in use: what the file leaves out
+ *           splits the rest into more than 128 pieces);
  *           REN_ERR_NO_MEMORY; REN_ERR_QUEUE_FULL (the shared road is full);
  *           REN_ERR_INVALID_ARGUMENT; the builder's error
  * Threads   any.   In callbacks  no.
