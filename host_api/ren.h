@@ -319,8 +319,9 @@ static inline ren_stats ren_stats_default(void)
 REN_API ren_status ren_runtime_create(const ren_runtime_config *config, ren_runtime **out_runtime,
                                       ren_error *err);
 
-/* Accept no more work. Later posts return REN_ERR_CLOSED; what was accepted goes on; ren_pump
- * works.
+/* Accept no more work. Later posts return REN_ERR_CLOSED, and so do calls for models that need the
+ * device: making one or its trainer, planning, reading, writing, saving and loading parameters. So
+ * save before. What was accepted goes on; ren_pump works.
  * Returns   REN_OK, also when closed already; REN_ERR_INVALID_ARGUMENT; REN_ERR_FORKED
  * Threads   any.   In callbacks  yes.   Blocks  no.   Allocates  no. */
 REN_API ren_status ren_runtime_close(ren_runtime *rt);

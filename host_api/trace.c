@@ -16,7 +16,7 @@ ren_status ren_trace_begin(ren_runtime *rt, const char *path, ren_error *err)
     }
     ren_status status = ren__runtime_check_blocking(rt);
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "ren_trace_begin may not be called here");
+        return REN__FAIL(err, status, "a trace cannot be begun here: %s", ren__status_text(status));
     }
     return ren__trace_session_begin(rt, path, err);
 }

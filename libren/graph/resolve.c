@@ -130,8 +130,8 @@ static ren_status take_memory(ren__plan *plan, ren_error *err)
     ren_status status = ren__region_alloc(plan->rt, bytes, &plan->region);
     if (status != REN_OK) {
         memset(&plan->region, 0, sizeof plan->region);
-        return REN__FAIL(err, status, "no device memory for a plan's %llu bytes",
-                         (unsigned long long)bytes);
+        return REN__FAIL(err, status, "a plan's %llu bytes of device memory: %s",
+                         (unsigned long long)bytes, ren__status_text(status));
     }
     for (uint32_t l = 0; l < REN__LANES; l++) {
         plan->lanes[l].workspace_ptr =

@@ -165,7 +165,8 @@ static ren_status save(ren_model *m, const char *path, const char *header, size_
         status = bytes ? ren__model_params_read(m, data, bytes) : REN_OK;
         const ren__file_part parts[] = {{header, header_bytes}, {data, bytes}};
         status = status == REN_OK ? ren__file_replace(path, a, parts, 2, err)
-                                  : REN__FAIL(err, status, "the parameters cannot be read");
+                                  : REN__FAIL(err, status, "the parameters cannot be read: %s",
+                                              ren__status_text(status));
     }
     ren__host_free(a, data, bytes ? (size_t)bytes : 1u, 1);
     return status;
@@ -176,7 +177,8 @@ static ren_status check_model(ren_model *m, ren_error *err)
 {
     ren_status status = ren__runtime_check_blocking(ren__model_runtime(m));
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "a checkpoint may not be saved or loaded here");
+        return REN__FAIL(err, status, "a checkpoint cannot be saved or loaded here: %s",
+                         ren__status_text(status));
     }
     return ren__model_weights_status(m, err);
 }
@@ -368,7 +370,9 @@ static ren_status load(loading *l, const char *path, ren_error *err)
         return status;
     }
     status = ren__model_params_write(l->model, l->data, l->data_bytes, l->present);
-    return status == REN_OK ? REN_OK : REN__FAIL(err, status, "the parameters cannot be written");
+    return status == REN_OK ? REN_OK
+                            : REN__FAIL(err, status, "the parameters cannot be written: %s",
+                                        ren__status_text(status));
 }
 
 ren_status ren__checkpoint_load(ren_model *m, const char *path, uint32_t flags, ren_error *err)

@@ -127,7 +127,8 @@ static ren_status take_inputs(ren__infer_output *o, ren__infer_shape *shape, uin
                             ? ren__region_alloc(m->rt, m->infer_lanes * bytes, &shape->region)
                             : REN_ERR_NO_MEMORY;
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "no memory for the inputs of %s", m->nodes[o->node]->name);
+        return REN__FAIL(err, status, "memory for the inputs of %s: %s", m->nodes[o->node]->name,
+                         ren__status_text(status));
     }
     unsigned char *at = shape->region.ptr;
     for (uint32_t k = 0; k < m->infer_lanes; k++) {
@@ -398,7 +399,8 @@ static ren_status fill_output(ren__infer_output *o, ren_error *err)
     if (status == REN_OK) {
         status = take_requests(o);
         if (status != REN_OK) {
-            (void)REN__FAIL(err, status, "no memory for inferences of %s", m->nodes[o->node]->name);
+            (void)REN__FAIL(err, status, "memory for inferences of %s: %s", m->nodes[o->node]->name,
+                            ren__status_text(status));
         }
     }
     return status;
@@ -438,7 +440,8 @@ ren_status ren__infer_make(ren_model *m, uint32_t node, uint32_t batch, ren__inf
 {
     ren_status status = ren__runtime_check_blocking(m->rt);
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "an output cannot be planned here");
+        return REN__FAIL(err, status, "an output cannot be planned here: %s",
+                         ren__status_text(status));
     }
     pthread_mutex_lock(&m->lock);
     status = ren__model_built(m);

@@ -47,7 +47,8 @@ ren_status ren__model_create(ren_runtime *rt, const ren_model_config *config, re
     *out = NULL;
     ren_status status = ren__runtime_retain(rt);
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "the runtime takes no new model");
+        return REN__FAIL(err, status, "the runtime takes no new model: %s",
+                         ren__status_text(status));
     }
     ren_model *m = ren__host_calloc(a, 1, sizeof *m);
     if (!m || pthread_mutex_init(&m->lock, NULL) != 0) {

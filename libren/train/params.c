@@ -336,8 +336,8 @@ ren_status ren__model_place(ren_model *m, ren_error *err)
     }
     if (status != REN_OK) {
         ren__model_unplace(m);
-        return REN__FAIL(err, status, "placing %llu bytes of parameters on the device failed",
-                         (unsigned long long)m->region_bytes);
+        return REN__FAIL(err, status, "%llu bytes of parameters on the device: %s",
+                         (unsigned long long)m->region_bytes, ren__status_text(status));
     }
     for (uint32_t i = 0; i < m->param_count; i++) {
         ren__host_free(m->allocator, m->params[i]->host, 1, (size_t)m->params[i]->bytes);
@@ -380,8 +380,8 @@ ren_status ren__model_average(ren_model *m, ren_error *err)
     }
     if (status != REN_OK) {
         ren__region_free(m->rt, &m->averages);
-        return REN__FAIL(err, status, "no averages of %llu bytes of parameters",
-                         (unsigned long long)m->trained_bytes);
+        return REN__FAIL(err, status, "averages of %llu bytes of parameters: %s",
+                         (unsigned long long)m->trained_bytes, ren__status_text(status));
     }
     return REN_OK;
 }

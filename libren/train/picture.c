@@ -38,7 +38,8 @@ ren_status ren__trainer_dump(ren_trainer *t, uint32_t batch, const char *path, r
         status = ren__runtime_status(t->rt, NULL);
     }
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "a plan cannot be written here");
+        return REN__FAIL(err, status, "a plan cannot be written here: %s",
+                         ren__status_text(status));
     }
     if (batch > t->batch) {
         return REN__FAIL(err, REN_ERR_SHAPE, "a batch of %u rows is more than the model's %u",

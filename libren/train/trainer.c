@@ -289,8 +289,8 @@ static ren_status take_device_memory(ren_trainer *t, ren_error *err)
     uint64_t bytes = inputs + REN__INPUT_SLOTS * align_up(sizeof(ren__control)) + t->zeroed_bytes;
     ren_status status = ren__region_alloc(t->rt, bytes, &t->region);
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "no %llu bytes of device memory for a trainer",
-                         (unsigned long long)bytes);
+        return REN__FAIL(err, status, "a trainer's %llu bytes of device memory: %s",
+                         (unsigned long long)bytes, ren__status_text(status));
     }
     unsigned char *at = t->region.ptr;
     for (uint32_t p = 0; p < REN__INPUT_SLOTS; p++) {
@@ -435,8 +435,10 @@ static ren_status run_setup(ren_trainer *t, ren_error *err)
         }
         status = v.status;
     }
-    return status == REN_OK ? REN_OK
-                            : REN__FAIL(err, status, "the trainer's memory could not be prepared");
+    return status == REN_OK
+               ? REN_OK
+               : REN__FAIL(err, status, "the trainer's memory could not be prepared: %s",
+                           ren__status_text(status));
 }
 
 /* ------------------------------------------------------------------ life */
@@ -568,7 +570,8 @@ ren_status ren__trainer_create(ren_model *m, ren_tensor loss, const ren_trainer_
     *out = NULL;
     ren_status status = ren__runtime_check_blocking(m->rt);
     if (status != REN_OK) {
-        return REN__FAIL(err, status, "a trainer cannot be made here");
+        return REN__FAIL(err, status, "a trainer cannot be made here: %s",
+                         ren__status_text(status));
     }
     ren__control scalars;
     memset(&scalars, 0, sizeof scalars);

@@ -234,8 +234,8 @@ ren_status ren__weights_prepare(ren_model *m, ren_error *err)
     if (status == REN_OK) {
         status = ren__region_alloc(m->rt, REN__WEIGHT_SETS * w->bytes, &w->region);
         if (status != REN_OK) {
-            (void)REN__FAIL(err, status, "no device memory for two copies of %llu bytes of weights",
-                            (unsigned long long)w->bytes);
+            (void)REN__FAIL(err, status, "two copies of %llu bytes of weights on the device: %s",
+                            (unsigned long long)w->bytes, ren__status_text(status));
         }
     }
     if (status != REN_OK) {

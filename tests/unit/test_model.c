@@ -510,9 +510,20 @@ static void test_model_and_runtime(void)
     CU_ASSERT_EQUAL(ren_model_create(own, &config, &m, &err), REN_ERR_BAD_STRUCT);
     CU_ASSERT_EQUAL(ren_model_create(own, NULL, NULL, &err), REN_ERR_INVALID_ARGUMENT);
     CU_ASSERT_EQUAL(ren_model_create(NULL, NULL, &m, &err), REN_ERR_INVALID_ARGUMENT);
+    ren_model *placed = NULL;
+    CU_ASSERT_EQUAL_FATAL(ren_model_create(own, NULL, &placed, NULL), REN_OK);
+    ren_tensor out = linear(placed, "l", input2(placed, "x", 2, 2), 2);
+    CU_ASSERT_EQUAL(ren_infer_prepare(placed, out, NULL), REN_OK);
     CU_ASSERT_EQUAL(ren_runtime_close(own), REN_OK);
     CU_ASSERT_EQUAL(ren_model_create(own, NULL, &m, &err), REN_ERR_CLOSED);
     CU_ASSERT_PTR_NULL(m);
+    /* The texts of these say what the status does, not that memory is short. */
+    out = ren_relu(placed, "r", out);
+    CU_ASSERT_EQUAL(ren_infer_prepare(placed, out, &err), REN_ERR_CLOSED);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, ren_status_text(REN_ERR_CLOSED)));
+    CU_ASSERT_EQUAL(ren_model_save(placed, "/tmp/ren-test-closed", &err), REN_ERR_CLOSED);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, ren_status_text(REN_ERR_CLOSED)));
+    ren_model_destroy(placed);
     ren_test_shutdown(own);
 }
 
