@@ -48,7 +48,8 @@ ren_status ren__trainer_dump(ren_trainer *t, uint32_t batch, const char *path, r
     status = ren__trainer_plan(t, batch ? batch : t->batch, &sp, err);
     if (status != REN_OK) {
         return status == REN_ERR_QUEUE_FULL
-                   ? REN__FAIL(err, status, "each plan has a step under way")
+                   ? REN__FAIL(err, status,
+                               "each plan kept (plan_cache) has a step under way: pump, then again")
                    : status;
     }
     collect(t, sp, &p);
