@@ -1125,7 +1125,8 @@ static inline ren_step_desc ren_step_desc_default(void)
  *           REN_ERR_SHAPE (bytes or batch wrong); REN_ERR_BUSY (data = NULL without an acquired
  *           slot); REN_ERR_NO_MEMORY, REN_ERR_NO_DEVICE_MEMORY (for a plan; nothing posted); and as
  *           ren_post
- * Threads   one at a time per trainer.   In callbacks  yes.
+ * Threads   one at a time per trainer.   In callbacks  yes, also in that of the step posted last,
+ *           whose post may not have returned yet.
  * Blocks    no, but that a step without a plan (a batch size or set of frozen parameters that is
  *           new, or whose plan gave way, see plan_cache) is planned first and slow.
  * Allocates such calls do. */

@@ -58,6 +58,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "../../queues/point.h"
 #include "bindings.h"
 #include "trainer_state.h"
 
@@ -535,6 +536,7 @@ static ren_status submit(ren_trainer *t, ren__step *step, const ren_step_desc *d
         ren__stage_arm(&step->stage);
     }
     ren_status status = ren__chain_submit(&t->model->chain, &post, &step->job);
+    REN__POINT("step.posted");
     if (out_job) {
         *out_job = step->job;
     }
@@ -588,23 +590,25 @@ ren_status ren__trainer_step(ren_trainer *t, const ren_step_desc *desc, ren_job 
     step->control->step = step->index;
     step->plan->last_used = step->index;
     /* relaxed, all three: the post publishes them. Added, not set: a late notice of an earlier
-     * step may be holding the record for a moment. */
+     * step may be holding the record for a moment. Held twice, by the step and by this call, which
+     * may return after the step's callback has posted the next one: all else is settled here. */
     atomic_store_explicit(&step->unconsumed, step->index, memory_order_relaxed);
-    atomic_fetch_add_explicit(&step->holders, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&step->holders, 2, memory_order_relaxed);
     atomic_fetch_add_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
     commit_slots(t, step, 1);
     load_streams(step, 1);
+    t->next_index++;
     status = submit(t, step, desc, out_job);
     if (status != REN_OK) {
+        t->next_index--;
         load_streams(step, 0);
         commit_slots(t, step, 0);
         atomic_fetch_sub_explicit(&step->plan->in_flight, 1, memory_order_relaxed);
         atomic_store_explicit(&step->unconsumed, 0, memory_order_relaxed);
         let_go(step);
-        return status;
     }
-    t->next_index++;
-    return REN_OK;
+    let_go(step);
+    return status;
 }
 
 /* ------------------------------------------------------------------ between steps */

@@ -248,6 +248,76 @@ static void test_steps_stay_in_order_over_a_cancelled_one(void)
     (void)sem_destroy(&door);
 }
 
+typedef struct next_step {
+    world *w;
+    seen first, second;
+    ren_job second_job;
+    ren_status posted; /* the second step, by the first one's callback */
+} next_step;
+
+static float next_x[BATCH * ROW];
+static int32_t next_labels[BATCH];
+
+static void post_next(const ren_completion *c, void *user)
+{
+    next_step *n = user;
+    n->posted = post(n->w, next_x, next_labels, &n->second, &n->second_job);
+    on_seen(c, &n->first);
+}
+
+static void *post_first(void *user)
+{
+    next_step *n = user;
+    ren_binding bindings[2] = {{"x", next_x, sizeof next_x},
+                               {"labels", next_labels, sizeof next_labels}};
+    ren_step_desc desc = ren_step_desc_default();
+    static ren_job job;
+    desc.bindings = bindings;
+    desc.binding_count = 2;
+    desc.done = post_next;
+    desc.user = n;
+    desc.deliver = REN_DELIVER_ANY_THREAD;
+    job.id = 0;
+    CU_ASSERT_EQUAL(ren_trainer_step(n->w->t, &desc, &job), REN_OK);
+    return &job;
+}
+
+/* A step's callback posts the next step before the post of the first has returned. Both are
+ * numbered and completed as ever, and each post gives its own step's job. Fails if a post still
+ * changes what the next one goes by when its step may be done. */
+static void test_callback_posts_before_the_post_returns(void)
+{
+    static next_step n;
+    ren_trainer_config how = sgd(0.05f);
+    ren_stats stats = ren_stats_default();
+    pthread_t poster;
+    void *first_job;
+    uint64_t before;
+    world w;
+    memset(&n, 0, sizeof n);
+    n.w = &w;
+    open_world(&w, NULL, &how, 0);
+    fill_batch(1, next_x, next_labels);
+    CU_ASSERT_EQUAL(ren_runtime_stats(w.rt, &stats), REN_OK);
+    before = stats.jobs_posted;
+    ren_test_pause(w.rt, "step.posted");
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&poster, NULL, post_first, &n), 0);
+    while (stats.jobs_posted < before + 2) {
+        (void)sched_yield();
+        CU_ASSERT_EQUAL_FATAL(ren_runtime_stats(w.rt, &stats), REN_OK);
+    }
+    ren_test_resume(w.rt, "step.posted");
+    CU_ASSERT_EQUAL(pthread_join(poster, &first_job), 0);
+    await_calls(&n.first.calls, 1);
+    CU_ASSERT_EQUAL(n.posted, REN_OK);
+    await_calls(&n.second.calls, 1);
+    CU_ASSERT_EQUAL(n.first.index, 1);
+    CU_ASSERT_EQUAL(n.second.index, 2);
+    CU_ASSERT(((ren_job *)first_job)->id != n.second_job.id);
+    CU_ASSERT(loss_of(&w, 2) > 0.0f);
+    close_world(&w);
+}
+
 /* Destroying a trainer waits for its steps; none is lost. Models and trainers may come and go, and
  * a second trainer begins anew (index 1, moments zero) on the weights as they are. */
 static void test_trainer_destroy_waits(void)
@@ -856,6 +926,8 @@ int main(int argc, char **argv)
         {"test_step_cancelled_staged", test_step_cancelled_staged},
         {"test_steps_stay_in_order_over_a_cancelled_one",
          test_steps_stay_in_order_over_a_cancelled_one},
+        {"test_callback_posts_before_the_post_returns",
+         test_callback_posts_before_the_post_returns},
         {"test_trainer_destroy_waits", test_trainer_destroy_waits},
         {"test_step_after_close", test_step_after_close},
         {"test_failing_launches", test_failing_launches},
