@@ -467,7 +467,8 @@ typedef enum ren_path {
 typedef struct ren_step_result {
     uint64_t index;   /* from 1, in the order posted */
     float loss;       /* of this step's batch, before the update; NaN when it did not run */
-    float grad_norm;  /* global 2-norm before clipping; 0 without clip_norm and mixed precision */
+    float grad_norm;  /* global 2-norm before clipping; 0 without clip_norm and mixed precision, and
+                         of a step that accumulates only */
     float loss_scale; /* of the step after this one; 1 unless MIXED_F16 */
     uint32_t skipped; /* 1 = with clip_norm or mixed precision: gradients held inf or NaN, nothing
                          was changed */
@@ -1010,8 +1011,9 @@ typedef enum ren_stream_policy {
  * the trainer is made, belongs to the model and outlives the trainer: each trained parameter p gets
  * a parameter "<p>.ema" beside it, to get, set, save and load as any other.
  * Accumulation: the gradients of accumulate_steps posted steps are summed (not averaged: as k
- * backward passes in PyTorch) and the last of them updates; clipping sees the sum. A step that
- * fails or is cancelled is not one of them.
+ * backward passes in PyTorch) and the last of them updates; clipping sees the sum, and skipping
+ * too: one infinity among them skips the update of all. Running statistics are moved by each step,
+ * which shows once the last has updated. A step that fails or is cancelled is not one of them.
  * Mixed precision: tensors and their gradients are f16 or bf16, as are the copies of weights that
  * layers compute with; the weights themselves, their gradients, all that batch norm keeps, losses
  * and the optimizer are f32. A step whose gradients hold an infinity or a NaN is skipped whole, and
