@@ -4,7 +4,8 @@
  * Purpose   Maps an operation's descriptor and operands to a launcher of kernels.h. Pooling, batch
  *           norm and softmax are kernels of ours rather than cuDNN's because libren's rules are
  *           part of their contract: ties of a maximum, padding left out of averages, running
- *           statistics that may be written elsewhere, a fixed order of every sum.
+ *           statistics that may be written elsewhere, a fixed order of every sum. bench_ops times
+ *           both for the same tensors.
  * Threads   create: any, serialised; launch: the submitter.
  */
 #include "internal.h"
