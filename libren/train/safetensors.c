@@ -533,16 +533,17 @@ ren_status ren__safetensors_header_bytes(const void *prefix, size_t available, u
     for (uint32_t i = 0; i < REN__SAFETENSORS_PREFIX; i++) {
         length |= (uint64_t)bytes[i] << (8u * i);
     }
-    if (length > file_bytes - REN__SAFETENSORS_PREFIX) {
-        return REN__FAIL(err, REN_ERR_FORMAT,
-                         "the header should have %" PRIu64
-                         " bytes (at byte 0), but the file has %" PRIu64,
-                         length, file_bytes);
-    }
     if (length > REN__SAFETENSORS_HEADER_MAX) {
         return REN__FAIL(err, REN_ERR_FORMAT,
-                         "the header has %" PRIu64 " bytes (at byte 0), more than %u", length,
-                         REN__SAFETENSORS_HEADER_MAX);
+                         "this is no safetensors file: by its first 8 bytes its header would have "
+                         "%" PRIu64 " bytes, more than %u",
+                         length, REN__SAFETENSORS_HEADER_MAX);
+    }
+    if (length > file_bytes - REN__SAFETENSORS_PREFIX) {
+        return REN__FAIL(err, REN_ERR_FORMAT,
+                         "the file is cut short: the header should have %" PRIu64
+                         " bytes (at byte 0), but the file has %" PRIu64,
+                         length, file_bytes);
     }
     *out_bytes = (uint32_t)length;
     return REN_OK;
