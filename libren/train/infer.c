@@ -186,8 +186,9 @@ static ren_status submit(ren__infer_request *x, const ren_infer_desc *desc, ren_
         post.stage_job = &x->stage.job;
         ren__stage_arm(&x->stage);
     }
+    /* From here on an accepted request may be done, and another call's. */
     ren_status status = ren__chain_submit(&x->output->model->chain, &post, out_job);
-    if (x->to_buffer && (status == REN_ERR_INVALID_ARGUMENT || status == REN_ERR_STALE)) {
+    if (!desc->out_data && (status == REN_ERR_INVALID_ARGUMENT || status == REN_ERR_STALE)) {
         (void)ren__runtime_refuse(x->output->model->rt, status, "inference: out_buffer %s",
                                   status == REN_ERR_STALE
                                       ? "was freed"
