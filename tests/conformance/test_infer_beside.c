@@ -597,7 +597,7 @@ static void test_failing_calls_beside_training(void)
     static float x[BATCH * ROW];
     static int32_t labels[BATCH];
     ren_trainer_config how = sgd(0.05f);
-    const uint64_t most = ren_test_slowdown() > 1 ? 24 : 90;
+    const uint64_t stride = ren_test_slowdown() > 1 ? 2 : 1; /* most early calls are a step's */
     for (uint32_t graphs = 0; graphs < 2; graphs++) {
         ren_runtime_config config = config_of(5);
         uint32_t failed = 0;
@@ -606,7 +606,7 @@ static void test_failing_calls_beside_training(void)
         open_world(&w, &config, &how, 0);
         fill_batch(77, x, labels);
         CU_ASSERT_EQUAL(ren_infer_prepare(w.n.model, w.n.logits, NULL), REN_OK);
-        for (uint64_t nth = 1; nth <= most; nth++) {
+        for (uint64_t nth = 1; nth <= 90; nth += stride) {
             net_result results[2];
             answer answers[4], want, again;
             ren_job job;
@@ -636,7 +636,7 @@ static void test_failing_calls_beside_training(void)
                 CU_ASSERT_EQUAL(memcmp(want.out, answers[2].out, sizeof want.out), 0);
             }
         }
-        CU_ASSERT(failed >= 5);
+        CU_ASSERT(failed >= (stride > 1 ? 1u : 5u));
         close_world(&w);
     }
 }
