@@ -139,6 +139,11 @@ void run_end(run *r)
     }
     out->params = net_params(&r->n, &out->count);
     ren_trainer_destroy(r->t);
+    run_end_model(r);
+}
+
+void run_end_model(run *r)
+{
     ren_model_destroy(r->n.model);
     free(r->x);
     free(r->labels);

@@ -60,6 +60,8 @@ void run_begin(run *r, ren_runtime *rt, const run_spec *spec, run_result *out);
 void run_step(run *r); /* post the next step; wait for it where the spec says so */
 /* All completions, weights; what is not left out has completed once, with the right index. */
 void run_end(run *r);
+/* The last part of it, for a run whose trainer is gone. */
+void run_end_model(run *r);
 
 ren_runtime *run_runtime(const run_spec *spec);
 void run_in(ren_runtime *rt, const run_spec *spec, run_result *out);

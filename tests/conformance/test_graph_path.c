@@ -618,9 +618,7 @@ static void test_destroy_with_replays_in_flight(void)
             CU_ASSERT_EQUAL(__atomic_load_n(&out.results[i].calls, __ATOMIC_ACQUIRE), 1);
             CU_ASSERT_EQUAL(out.results[i].status, REN_OK);
         }
-        ren_model_destroy(r.n.model);
-        free(r.x);
-        free(r.labels);
+        run_end_model(&r);
         ren_test_shutdown(rt);
     }
 }

@@ -763,9 +763,7 @@ static void traced_steps_with_fault(uint64_t nth, ren_status fault)
     CU_ASSERT_EQUAL(calls, accepted);
     CU_ASSERT(accepted == 6 || fault == REN_ERR_DEVICE_LOST);
     ren_trainer_destroy(r.t);
-    ren_model_destroy(r.n.model);
-    free(r.x);
-    free(r.labels);
+    run_end_model(&r);
     (void)unlink(trace_path());
     ren_test_shutdown(rt);
 }

@@ -431,9 +431,7 @@ static void check_loss(run *r, const char *call)
     CU_ASSERT(r->next > steps);
     CU_ASSERT_EQUAL(out->results[r->next - 1].status, REN_ERR_DEVICE_LOST);
     ren_trainer_destroy(r->t);
-    ren_model_destroy(r->n.model);
-    free(r->x);
-    free(r->labels);
+    run_end_model(r);
     CU_ASSERT_EQUAL(ren_runtime_shutdown(r->rt, UINT64_C(10000000000)), REN_OK);
 }
 

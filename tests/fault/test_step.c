@@ -237,9 +237,7 @@ static void test_trainer_destroyed_with_an_unfinished_step(void)
             out.params = net_params(&r.n, &out.count);
             run_same(reference(&refs, 0), &out);
         }
-        ren_model_destroy(r.n.model);
-        free(r.x);
-        free(r.labels);
+        run_end_model(&r);
         ren_test_shutdown(rt);
     }
     free_references(&refs);
@@ -281,9 +279,7 @@ static void test_trainer_destroyed_behind_a_full_road(void)
     CU_ASSERT_EQUAL(ren_runtime_drain(rt, REN_TIMEOUT_INFINITE), REN_OK);
     out.params = net_params(&r.n, &out.count);
     run_same(reference(&refs, 0), &out);
-    ren_model_destroy(r.n.model);
-    free(r.x);
-    free(r.labels);
+    run_end_model(&r);
     ren_test_shutdown(rt);
     free_references(&refs);
 }
