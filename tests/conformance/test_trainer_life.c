@@ -65,6 +65,18 @@ static ren_status post(world *w, const float *x, const int32_t *labels, seen *s,
     return ren_trainer_step(w->t, &desc, job);
 }
 
+/* What a run ends with that never had the second of three steps; free() it. */
+static float *without_the_second(const ren_trainer_config *how, float losses[2], size_t *out_count)
+{
+    world w;
+    open_world(&w, NULL, how, 0);
+    losses[0] = loss_of(&w, 1);
+    losses[1] = loss_of(&w, 3);
+    float *want = net_params(&w.n, out_count);
+    close_world(&w);
+    return want;
+}
+
 /* A cancelled step is not applied, gives back its slot and completes once; the steps around it run
  * as if it had never been. The host drives the submitter, so the cancel surely comes in time. */
 static void check_cancel(uint32_t lent)
@@ -78,11 +90,7 @@ static void check_cancel(uint32_t lent)
     float losses[2];
     size_t count;
     world w;
-    open_world(&w, NULL, &how, 0);
-    losses[0] = loss_of(&w, 1);
-    losses[1] = loss_of(&w, 3);
-    float *want = net_params(&w.n, &count);
-    close_world(&w);
+    float *want = without_the_second(&how, losses, &count);
 
     config.host_drives_submitter = 1;
     open_world(&w, &config, &how, 0);
@@ -203,11 +211,7 @@ static void test_steps_stay_in_order_over_a_cancelled_one(void)
     float losses[2];
     sem_t door;
     world w;
-    open_world(&w, NULL, &how, 0);
-    losses[0] = loss_of(&w, 1);
-    losses[1] = loss_of(&w, 3);
-    float *want = net_params(&w.n, &count);
-    close_world(&w);
+    float *want = without_the_second(&how, losses, &count);
 
     CU_ASSERT_EQUAL_FATAL(sem_init(&door, 0, 0), 0);
     config.host_drives_submitter = 1;
