@@ -24,9 +24,6 @@
 #include "../support/runtime.h"
 #include "../support/test.h"
 
-#define BATCH 16u
-#define STEPS 60u
-
 static char logged[1024];
 
 static void keep_log(void *user, ren_log_level level, const char *text)
@@ -52,39 +49,6 @@ static ren_runtime_config auto_config(const char *module)
     return config;
 }
 
-static void train(ren_runtime *rt)
-{
-    static float x[BATCH * 64];
-    static int32_t labels[BATCH];
-    ren_trainer_config how = ren_trainer_config_default();
-    unsigned long long state = 3;
-    ren_trainer *t = NULL;
-    float first = 0.0f;
-    float last = 0.0f;
-    net n;
-    net_build(&n, rt, NET_MLP, BATCH, 11);
-    CU_ASSERT_FATAL(n.row <= 64);
-    for (size_t i = 0; i < BATCH * n.row; i++) {
-        x[i] = (float)(ren_test_random(&state) % 2001u) / 1000.0f - 1.0f;
-    }
-    for (size_t i = 0; i < BATCH; i++) {
-        labels[i] = (int32_t)(i % 10u);
-    }
-    how.learning_rate = 0.1f;
-    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(n.model, n.loss, &how, &t, NULL), REN_OK);
-    for (uint32_t i = 0; i < STEPS; i++) {
-        net_result result;
-        memset(&result, 0, sizeof result);
-        net_step(&n, rt, t, x, labels, &result);
-        CU_ASSERT_EQUAL(result.status, REN_OK);
-        first = i == 0 ? result.step.loss : first;
-        last = result.step.loss;
-    }
-    CU_ASSERT(last < first);
-    ren_trainer_destroy(t);
-    ren_model_destroy(n.model);
-}
-
 static void test_trains_without_the_module(void)
 {
     ren_runtime_config config = auto_config("/nonexistent/libren_cuda.so");
@@ -92,7 +56,7 @@ static void test_trains_without_the_module(void)
     CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
     CU_ASSERT_EQUAL(ren_runtime_device_kind(rt), REN_DEVICE_CPU);
     CU_ASSERT_PTR_NOT_NULL(strstr(logged, "/nonexistent/libren_cuda.so"));
-    train(rt);
+    net_learn(rt, NET_MLP, 60);
     ren_test_shutdown(rt);
 }
 
@@ -127,7 +91,7 @@ static void test_trains_without_a_driver(void)
     }
     (void)printf("       %s\n", logged);
     CU_ASSERT_PTR_NOT_NULL(strstr(logged, "driver"));
-    train(rt);
+    net_learn(rt, NET_MLP, 60);
     ren_test_shutdown(rt);
     config.device = REN_DEVICE_CUDA;
     CU_ASSERT(ren_test_no_gpu(ren_runtime_create(&config, &rt, &err)));
@@ -158,7 +122,7 @@ static void refused(const char *module, ren_status status, const char *text)
     CU_ASSERT_PTR_NOT_NULL_FATAL(rt);
     CU_ASSERT_EQUAL(ren_runtime_device_kind(rt), REN_DEVICE_CPU);
     CU_ASSERT_PTR_NOT_NULL(strstr(logged, text));
-    train(rt);
+    net_learn(rt, NET_MLP, 60);
     ren_test_shutdown(rt);
     config.device = REN_DEVICE_CUDA;
     memset(&err, 0, sizeof err);

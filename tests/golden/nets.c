@@ -9,6 +9,9 @@
 #include <string.h>
 
 #include "../../libren/train/model.h"
+#include "../support/test.h"
+
+#define LEARN_BATCH 16u
 
 /* ------------------------------------------------------------------ layers */
 
@@ -238,4 +241,39 @@ size_t net_param_bytes(net *n, uint32_t index)
     uint64_t bytes;
     ren__model_param_info(n->model, index, NULL, NULL, NULL, &bytes);
     return (size_t)bytes;
+}
+
+/* ------------------------------------------------------------------ a whole training */
+
+void net_learn(ren_runtime *rt, net_kind kind, uint32_t steps)
+{
+    static float x[LEARN_BATCH * 256];
+    static int32_t labels[LEARN_BATCH];
+    ren_trainer_config how = ren_trainer_config_default();
+    unsigned long long state = 3;
+    ren_trainer *t = NULL;
+    float first = 0.0f;
+    float last = 0.0f;
+    net n;
+    net_build(&n, rt, kind, LEARN_BATCH, 11);
+    CU_ASSERT_FATAL(n.row <= 256);
+    for (size_t i = 0; i < LEARN_BATCH * n.row; i++) {
+        x[i] = (float)(ren_test_random(&state) % 2001u) / 1000.0f - 1.0f;
+    }
+    for (size_t i = 0; i < LEARN_BATCH; i++) {
+        labels[i] = (int32_t)(i % 10u);
+    }
+    how.learning_rate = 0.1f;
+    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(n.model, n.loss, &how, &t, NULL), REN_OK);
+    for (uint32_t i = 0; i < steps; i++) {
+        net_result result;
+        memset(&result, 0, sizeof result);
+        net_step(&n, rt, t, x, labels, &result);
+        CU_ASSERT_EQUAL(result.status, REN_OK);
+        first = i == 0 ? result.step.loss : first;
+        last = result.step.loss;
+    }
+    CU_ASSERT(last < first);
+    ren_trainer_destroy(t);
+    ren_model_destroy(n.model);
 }

@@ -51,6 +51,10 @@ ren_status net_post(net *n, ren_trainer *t, const float *x, const int32_t *label
 void net_step(net *n, ren_runtime *rt, ren_trainer *t, const float *x, const int32_t *labels,
               net_result *result);
 
+/* Train a new net for some steps on one random batch, each waited for, and let it go again. Asserts
+ * that all take place and the loss falls. */
+void net_learn(ren_runtime *rt, net_kind kind, uint32_t steps);
+
 /* A job's end, whatever happened to its slot meanwhile. */
 void net_wait(ren_runtime *rt, ren_job job);
 

@@ -15,8 +15,6 @@
 #define SECOND UINT64_C(1000000000)
 #define JOBS   64
 #define BYTES  4096u
-#define BATCH  16u
-#define STEPS  30u
 
 static atomic_int lost;
 static atomic_int other;
@@ -93,68 +91,15 @@ void lost_break(ren_runtime *rt)
 static void use_buffers(ren_runtime *rt)
 {
     static unsigned char out[BYTES];
-    ren_buffer buffer;
-    ren_job job = {0};
-    ren_job_desc d = ren_job_desc_default();
     memset(out, 0, sizeof out);
     CU_ASSERT_EQUAL(ren_memory_reserve(rt, 1u << 20), REN_OK);
-    CU_ASSERT_EQUAL_FATAL(ren_buffer_alloc(rt, REN_STREAM_COMP_1, BYTES, &buffer), REN_OK);
-    d.kind = REN_JOB_FILL;
-    d.stream = REN_STREAM_COMP_1;
-    d.fill.dst.buffer = buffer;
-    d.fill.value = 5;
-    d.fill.bytes = BYTES;
-    CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
-    d = ren_job_desc_default();
-    d.kind = REN_JOB_COPY;
-    d.stream = REN_STREAM_COMP_1;
-    d.copy.src.buffer = buffer;
-    d.copy.dst.host = out;
-    d.copy.bytes = BYTES;
-    CU_ASSERT_EQUAL(ren_post(rt, &d, &job), REN_OK);
-    CU_ASSERT_EQUAL(ren_wait(rt, job, 20 * SECOND), REN_OK);
-    CU_ASSERT_EQUAL(out[0], 5);
-    CU_ASSERT_EQUAL(out[BYTES - 1u], 5);
-    CU_ASSERT_EQUAL(ren_buffer_free(rt, buffer), REN_OK);
-}
-
-static void train(ren_runtime *rt)
-{
-    static float x[BATCH * 256];
-    static int32_t labels[BATCH];
-    ren_trainer_config how = ren_trainer_config_default();
-    unsigned long long state = 3;
-    ren_trainer *t = NULL;
-    float first = 0.0f;
-    float last = 0.0f;
-    net n;
-    net_build(&n, rt, NET_LENET, BATCH, 11);
-    CU_ASSERT_FATAL(n.row <= 256);
-    for (size_t i = 0; i < BATCH * n.row; i++) {
-        x[i] = (float)(ren_test_random(&state) % 2001u) / 1000.0f - 1.0f;
-    }
-    for (size_t i = 0; i < BATCH; i++) {
-        labels[i] = (int32_t)(i % 10u);
-    }
-    how.learning_rate = 0.1f;
-    CU_ASSERT_EQUAL_FATAL(ren_trainer_create(n.model, n.loss, &how, &t, NULL), REN_OK);
-    for (uint32_t i = 0; i < STEPS; i++) {
-        net_result result;
-        memset(&result, 0, sizeof result);
-        net_step(&n, rt, t, x, labels, &result);
-        CU_ASSERT_EQUAL(result.status, REN_OK);
-        first = i == 0 ? result.step.loss : first;
-        last = result.step.loss;
-    }
-    CU_ASSERT(last < first);
-    ren_trainer_destroy(t);
-    ren_model_destroy(n.model);
+    ren_test_round_trip(rt, out, BYTES, 5, REN_STREAM_COMP_1, REN_STREAM_COMP_1);
 }
 
 void lost_work(ren_runtime *rt)
 {
     use_buffers(rt);
-    train(rt);
+    net_learn(rt, NET_LENET, 30);
 }
 
 ren_status lost_again(const ren_runtime_config *config, const char *what)

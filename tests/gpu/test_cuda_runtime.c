@@ -47,40 +47,14 @@ static ren_runtime *cuda_runtime(const ren_runtime_config *config)
     return rt;
 }
 
-/* Fill a buffer with `value` on one stream and copy it out on another. */
-static void round_trip(ren_runtime *rt, unsigned char *out, uint32_t value, ren_stream first,
-                       ren_stream second)
-{
-    ren_buffer buffer;
-    ren_job job = {0};
-    ren_job_desc d = ren_job_desc_default();
-    CU_ASSERT_EQUAL_FATAL(ren_buffer_alloc(rt, first, BYTES, &buffer), REN_OK);
-    d.kind = REN_JOB_FILL;
-    d.stream = first;
-    d.fill.dst.buffer = buffer;
-    d.fill.value = value;
-    d.fill.bytes = BYTES;
-    CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
-    d = ren_job_desc_default();
-    d.kind = REN_JOB_COPY;
-    d.stream = second;
-    d.copy.src.buffer = buffer;
-    d.copy.dst.host = out;
-    d.copy.bytes = BYTES;
-    CU_ASSERT_EQUAL(ren_post(rt, &d, &job), REN_OK);
-    CU_ASSERT_EQUAL(ren_wait(rt, job, 20 * SECOND), REN_OK);
-    CU_ASSERT_EQUAL(ren_buffer_free(rt, buffer), REN_OK);
-    CU_ASSERT_EQUAL(out[0], value);
-    CU_ASSERT_EQUAL(out[BYTES - 1u], value);
-}
-
 static void some_work(ren_runtime *rt, int rounds)
 {
     unsigned char *out = malloc(BYTES);
     CU_ASSERT_PTR_NOT_NULL_FATAL(out);
     for (int i = 0; i < rounds; i++) {
         memset(out, 0, BYTES);
-        round_trip(rt, out, (uint32_t)(i % 255 + 1), (ren_stream)(i % 5), (ren_stream)(i / 5 % 5));
+        ren_test_round_trip(rt, out, BYTES, (uint32_t)(i % 255 + 1), (ren_stream)(i % 5),
+                            (ren_stream)(i / 5 % 5));
     }
     free(out);
 }

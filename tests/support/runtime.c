@@ -52,6 +52,32 @@ void ren_test_shutdown(ren_runtime *rt)
     }
 }
 
+void ren_test_round_trip(ren_runtime *rt, unsigned char *out, size_t bytes, uint32_t value,
+                         ren_stream first, ren_stream second)
+{
+    ren_buffer buffer;
+    ren_job job = {0};
+    ren_job_desc d = ren_job_desc_default();
+    CU_ASSERT_EQUAL_FATAL(ren_buffer_alloc(rt, first, bytes, &buffer), REN_OK);
+    d.kind = REN_JOB_FILL;
+    d.stream = first;
+    d.fill.dst.buffer = buffer;
+    d.fill.value = value;
+    d.fill.bytes = bytes;
+    CU_ASSERT_EQUAL(ren_post(rt, &d, NULL), REN_OK);
+    d = ren_job_desc_default();
+    d.kind = REN_JOB_COPY;
+    d.stream = second;
+    d.copy.src.buffer = buffer;
+    d.copy.dst.host = out;
+    d.copy.bytes = bytes;
+    CU_ASSERT_EQUAL(ren_post(rt, &d, &job), REN_OK);
+    CU_ASSERT_EQUAL(ren_wait(rt, job, UINT64_C(20000000000)), REN_OK);
+    CU_ASSERT_EQUAL(ren_buffer_free(rt, buffer), REN_OK);
+    CU_ASSERT_EQUAL(out[0], value);
+    CU_ASSERT_EQUAL(out[bytes - 1u], value);
+}
+
 static int count_entries(const char *path)
 {
     DIR *dir = opendir(path);

@@ -23,6 +23,11 @@ int ren_test_no_gpu(ren_status status);
 /* Shut down and assert that it worked. */
 void ren_test_shutdown(ren_runtime *rt);
 
+/* Fill a new buffer with `value` on one stream, copy it to `out` on another, and assert that it is
+ * there. */
+void ren_test_round_trip(ren_runtime *rt, unsigned char *out, size_t bytes, uint32_t value,
+                         ren_stream first, ren_stream second);
+
 /* Threads of this process. */
 int ren_test_thread_count(void);
 
